@@ -1,4 +1,4 @@
-"""Agents whose event loop `nest_asyncio` has made reentrant: what it does at the same time comes as recorded."""
+"""Agents whose event loop `nest_asyncio` has made reentrant: concurrent work completes in the recorded order."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ WAYS = {
 @pytest.mark.parametrize("level", ["calls", "full"])
 @pytest.mark.sampled(4)
 def test_n2_calls_of_a_nested_loop_end_in_the_recorded_order(workplace: Workplace, way: str, level: str) -> None:
-    """Ten calls at once and loops that run within a step of the loop: each replay prints what the recording did."""
+    """With ten concurrent calls and loops run inside a callback, each replay prints the recorded output."""
     script = workplace.write("agent.py", TOOLS + WAYS[way])
     recorded = workplace.record(script, SPANREPLAY_LEVEL=level)
     assert recorded.returncode == 0, recorded.stderr

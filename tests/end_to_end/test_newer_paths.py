@@ -1,4 +1,4 @@
-"""Paths that providers added later, asked by their real SDKs: each is a call of its own kind, and replays."""
+"""API paths that providers added later, called through their real SDKs: each has its own call kind, and replays."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BOUNDARIES = [
 
 @pytest.mark.slow
 def test_u1_s22_paths_of_later_releases_are_calls_and_replay(provider: Provider, workplace: Workplace) -> None:
-    """Counts, compaction, interactions whole and streamed, embeddings of Nova and behind an ARN, Command's text."""
+    """Counts, compaction, interactions whole and streamed, embeddings of Nova and via an ARN, and Command's text."""
     for module in ("openai", "anthropic", "google.genai", "boto3"):
         if importlib.util.find_spec(module.partition(".")[0]) is None:
             pytest.skip(f"{module} is not installed")
@@ -37,7 +37,7 @@ def test_u1_s22_paths_of_later_releases_are_calls_and_replay(provider: Provider,
     assert [call.boundary for call in recording.calls] == BOUNDARIES
     tokens = [(call.meta.get("tokens_in"), call.meta.get("tokens_out")) for call in recording.calls]
     assert tokens[1] == (90, 10)
-    # Of Nova and Command the headers count; Titan's body counts by itself, and the headers what it leaves out
+    # Nova and Command report counts in headers; Titan's body has its own count, and its headers the rest
     assert tokens[5] == tokens[7] == (11, 3)
     assert tokens[6][0] != 11
     assert min(found[0] or 0 for found in tokens) > 0

@@ -1,4 +1,4 @@
-"""A green verdict hides nothing: changed code that did not run, plans that fit nothing, holes."""
+"""A green verdict hides nothing: changed code that did not run, plans that match nothing, holes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ print(look("ACME"), place_order("ACME", 5))
 
 @pytest.fixture
 def recorded(workplace: Workplace) -> Workplace:
-    """A recorded agent of two tools."""
+    """A recorded agent with two tools."""
     workplace.write("agent.py", AGENT)
     workplace.record("agent.py")
     return workplace
@@ -47,7 +47,7 @@ def _replay(workplace: Workplace, *options: str) -> subprocess.CompletedProcess[
     "change", [("bought", "REFUSED"), ("shares * 2", "shares * 3")], ids=["the tool itself", "a function that it calls"]
 )
 def test_p12_an_edited_tool_that_was_served_is_named(recorded: Workplace, change: tuple[str, str]) -> None:
-    """The text, JUnit and GitHub name the tool with its line and what runs it; a flag makes that a failure."""
+    """Text, JUnit and GitHub name the tool, its line and the option that runs it; a flag makes that a failure."""
     recorded.write("agent.py", AGENT.replace(*change))
     junit = recorded.path / "junit.xml"
     done = _replay(recorded, "--junit", str(junit), "--github")
@@ -62,7 +62,7 @@ def test_p12_an_edited_tool_that_was_served_is_named(recorded: Workplace, change
 
 
 def test_p12_comments_and_positions_are_no_change(recorded: Workplace) -> None:
-    """A comment above a tool, and the tool run live, are nothing to warn of."""
+    """A comment above a tool, or a changed tool that runs live, gives no warning."""
     recorded.write("agent.py", AGENT.replace("def price", "# what it costs\n\ndef price"))
     done = _replay(recorded, "--fail-on-unexercised")
     assert (done.returncode, "not exercised" in done.stderr) == (0, False)
@@ -73,7 +73,7 @@ def test_p12_comments_and_positions_are_no_change(recorded: Workplace) -> None:
 
 @pytest.mark.parametrize("option", ["--live", "--stub", "--on-change"])
 def test_p12_a_selector_that_fits_nothing_is_refused(recorded: Workplace, option: str) -> None:
-    """A misspelt name ends with 2 before the agent runs, and the recorded name is offered."""
+    """A misspelt name exits with 2 before the agent runs, and the recorded name is suggested."""
     done = _replay(recorded, option, "tool:plase_order" + ("=serve" if option == "--on-change" else ""))
     assert done.returncode == 2
     assert "'tool:plase_order' fits no recorded call; the recording has tool:place_order" in done.stderr
@@ -81,7 +81,7 @@ def test_p12_a_selector_that_fits_nothing_is_refused(recorded: Workplace, option
 
 
 def test_p12_a_patch_that_fits_nothing_is_refused(recorded: Workplace) -> None:
-    """An argument that the tool does not have ends with 2; one that it has is taken."""
+    """Patching an argument that the tool doesn't have exits with 2; patching one that it has is accepted."""
     refused = _replay(recorded, "--set", "tool:place_order[1].sharez = 9")
     assert refused.returncode == 2, refused.stderr
     assert "symbol" in refused.stderr
@@ -90,14 +90,14 @@ def test_p12_a_patch_that_fits_nothing_is_refused(recorded: Workplace) -> None:
 
 
 def test_u5_json_on_standard_output_is_json_alone(recorded: Workplace) -> None:
-    """`--json -` sends what the agent prints to standard error."""
+    """`--json -` redirects the agent's output to standard error."""
     done = _replay(recorded, "--json", "-")
     assert json.loads(done.stdout)["verdict"] == "identical"
     assert "bought 5 ACME" in done.stderr
 
 
 def test_u5_no_frame_of_ours_stands_before_a_verdict(recorded: Workplace) -> None:
-    """A call without an answer is told by the verdict alone; other exceptions show the agent's frames."""
+    """An unanswered call is reported by the verdict alone; with SPANREPLAY_DEBUG the traceback is shown."""
     recorded.write("agent.py", AGENT.replace('("ACME", 5)', '("ACME", 6)'))
     done = _replay(recorded)
     assert done.returncode == 3
@@ -116,7 +116,7 @@ def test_u5_no_frame_of_ours_stands_before_a_verdict(recorded: Workplace) -> Non
 
 
 def test_u5_an_exception_around_a_call_shows_the_agents_frames(recorded: Workplace) -> None:
-    """What the agent makes of a call without an answer is its own: printed, without frames of ours."""
+    """An exception that the agent raises because of an unanswered call is printed without frames of ours."""
     changed = 'try:\n    place_order("ACME", 6)\nexcept BaseException as exc:\n    raise RuntimeError("no") from exc\n'
     recorded.write("agent.py", AGENT.replace('print(look("ACME"), place_order("ACME", 5))', changed))
     done = _replay(recorded)

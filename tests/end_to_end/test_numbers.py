@@ -1,4 +1,4 @@
-"""One number for each call, everywhere: 1 to N, in the order in which the calls started."""
+"""Each call has one number everywhere: 1 to N, in the order in which the calls started."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _spanreplay(workplace: Workplace, *arguments: str) -> str:
 
 
 def test_u5_a_call_has_one_number_everywhere(workplace: Workplace) -> None:
-    """`show`, `--call`, `--to`, the verdict and its hint number the calls 1 to N, whatever the clock says."""
+    """`show`, `--call`, `--to`, the verdict and its hint number the calls 1 to N, independent of the clock."""
     workplace.write("agent.py", AGENT.replace("AMOUNT", "5"))
     workplace.record("agent.py")
     calls = workplace.recording().calls
@@ -70,7 +70,7 @@ def test_u5_a_call_has_one_number_everywhere(workplace: Workplace) -> None:
 
 
 def test_u5_a_call_that_the_recording_lacks_has_its_place(workplace: Workplace) -> None:
-    """A new call is numbered as the replay makes it; calls inside of served ones count as made."""
+    """A new call is numbered in the order of the replay; calls inside served ones are counted too."""
     workplace.write("agent.py", AGENT.replace("AMOUNT", "5"))
     workplace.record("agent.py")
     workplace.write("agent.py", AGENT.replace("AMOUNT", "5") + "\nprint(pay(6))\n")

@@ -1,4 +1,4 @@
-"""Agents that draw from numpy's generators replay with the numbers that they drew then."""
+"""Agents that draw from numpy's generators get the recorded numbers in a replay."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ print(score(int(rng.integers(0, 10**9))))
 
 
 def test_s55_numpy_draws_what_it_drew(workplace: Workplace) -> None:
-    """The module's generator and those without a seed give the recorded numbers; a second recording has others."""
+    """The module's generator and unseeded ones give the recorded numbers; a second recording has other numbers."""
     agent = workplace.write("agent.py", AGENT)
     first = workplace.record(agent).stdout
     run_id = workplace.recording().run_id
@@ -38,7 +38,7 @@ def test_s55_numpy_draws_what_it_drew(workplace: Workplace) -> None:
 
 
 def test_s55_numpy_read_once_more_is_named(workplace: Workplace) -> None:
-    """A generator that is made once more than recorded is a divergence."""
+    """Creating one more generator than recorded is a divergence."""
     agent = workplace.write("agent.py", AGENT)
     workplace.record(agent)
     workplace.write("agent.py", AGENT + "np.random.default_rng()\n")

@@ -1,4 +1,4 @@
-"""A replay's files go to a scratch overlay: the agent sees them, the world does not; what is left is compared."""
+"""A replay's files go to a scratch overlay: only the agent sees them; the files at the end are compared."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ print(ask("hello"))
 
 
 def fingerprint(*folders: Path) -> dict[str, str]:
-    """Every file and folder of the world with its mode and content; the recordings themselves are left out."""
+    """Every file and folder of the world with its mode and content, except the recordings."""
     found: dict[str, str] = {}
     for folder in folders:
         for path in sorted(folder.rglob("*")):
@@ -142,12 +142,12 @@ def _world(workplace: Workplace) -> None:
 
 
 def test_n14_what_a_replay_writes_it_sees_and_the_world_does_not(workplace: Workplace, tmp_path: Path) -> None:
-    """Writing, renaming, removing, listing, linking: the replay sees its own files; the tree's hash is unchanged."""
+    """A replay sees the files that it writes, renames, removes, lists or links; the tree's hash is unchanged."""
     agent = workplace.write("agent.py", EVERYTHING)
     _world(workplace)
     recorded = workplace.record(agent)
     assert workplace.recording().completeness().is_complete, workplace.recording().completeness().reasons
-    # The world as it was before the recording, and then as it was after it: both do
+    # The replay works with the world as it was before the recording and as it was afterwards
     for name in ("renamed.txt", "atomic.txt", "raw.bin"):
         (workplace.path / name).unlink()
     shutil.rmtree(workplace.path / "work")
@@ -158,7 +158,7 @@ def test_n14_what_a_replay_writes_it_sees_and_the_world_does_not(workplace: Work
 
 
 def test_n14_files_that_the_recorded_run_made_are_not_there_yet(workplace: Workplace) -> None:
-    """A replay beside the recording's own results sees the world before them, and leaves them as they are."""
+    """With the recording's results still present, a replay sees the earlier world, and doesn't touch them."""
     source = CALL + (
         "print(os.path.exists('out'), os.path.exists('report.txt'))\n"
         "os.mkdir('out')\n"
@@ -181,7 +181,7 @@ REPORT = CALL + (
 
 
 def test_n14_a_file_with_other_content_is_a_divergence_at_its_first_line(workplace: Workplace) -> None:
-    """All calls and the output are the same, and the file is not: the report names the file and the line."""
+    """If only the file's content differs, the report names the file and the line."""
     agent = workplace.write("agent.py", REPORT)
     workplace.record(agent, "as it was")
     before = fingerprint(workplace.path)
@@ -195,7 +195,7 @@ def test_n14_a_file_with_other_content_is_a_divergence_at_its_first_line(workpla
 
 
 def test_n14_a_file_that_is_missing_or_new_is_a_divergence(workplace: Workplace) -> None:
-    """Another file name is two differences: one is missing, one is new."""
+    """A different file name gives two differences: a missing file and a new one."""
     agent = workplace.write("agent.py", CALL + "pathlib.Path(sys.argv[1]).write_text('x')\n")
     workplace.record(agent, "a.txt")
     replayed = workplace.replay(agent, "b.txt")
@@ -204,7 +204,7 @@ def test_n14_a_file_that_is_missing_or_new_is_a_divergence(workplace: Workplace)
 
 
 def test_written_secrets_are_not_in_the_recording(workplace: Workplace) -> None:
-    """The manifest has the file's text in redacted form, and its hash is that of the redacted text."""
+    """The manifest holds the file's text in redacted form, and the hash of the redacted text."""
     secret = "sk-proj-" + "Ab3dEf6hIj9kLm2nOp5qRs8tUv1wXy4z"
     agent = workplace.write("agent.py", CALL + "pathlib.Path('key.txt').write_text('key ' + sys.argv[1])\n")
     recorded = workplace.record(agent, secret)
@@ -219,7 +219,7 @@ def test_written_secrets_are_not_in_the_recording(workplace: Workplace) -> None:
 def test_data_files_changed_in_place_begin_as_they_were(
     workplace: Workplace, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """A file opened `r+` is an input: a replay on a machine without it still changes the recorded content."""
+    """A file opened `r+` is an input: a replay on a machine without it still modifies the recorded content."""
     data = tmp_path_factory.mktemp("data") / "counter.txt"
     data.write_text("41", encoding="utf-8")
     source = CALL + (
@@ -248,7 +248,7 @@ LIBRARY = CALL + (
 
 
 def test_n14_log_files_stay_in_the_overlay_and_are_not_compared(workplace: Workplace) -> None:
-    """What a library writes with times in it goes to the overlay too, and is no divergence."""
+    """Log files of a library contain times; they go to the overlay too, and are no divergence."""
     agent = workplace.write("agent.py", LIBRARY)
     recorded = workplace.record(agent)
     log = workplace.path / "agent.log"
@@ -272,7 +272,7 @@ print(save("text"))
 
 
 def test_s2_a_live_call_writes_for_real_where_the_plan_says_so(workplace: Workplace) -> None:
-    """A stubbed tool's file is not written; the same tool live writes it."""
+    """A stubbed tool writes no file; the same tool run live writes it."""
     agent = workplace.write("agent.py", LIVE)
     recorded = workplace.record(agent)
     saved = workplace.path / "saved.txt"
@@ -285,7 +285,7 @@ def test_s2_a_live_call_writes_for_real_where_the_plan_says_so(workplace: Workpl
 
 
 def test_no_scratch_folder_is_left_behind(workplace: Workplace, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The overlay is gone when the replay has ended."""
+    """The overlay is removed when the replay ends."""
     folder = tmp_path_factory.mktemp("temporary")
     agent = workplace.write("agent.py", CALL + "pathlib.Path('a.txt').write_text('x')\n")
     workplace.record(agent)

@@ -1,4 +1,4 @@
-"""The program's own providers of metrics, of logs, and of spans that are not the SDK's: they work as without us."""
+"""The program's own providers of metrics, logs and non-SDK spans work as without us."""
 
 from __future__ import annotations
 
@@ -151,26 +151,26 @@ OUTSIDE = OWN_API + "trace.set_tracer_provider(OwnProvider())\n" + ASK + "print(
 
 @pytest.fixture
 def provider() -> Iterator[Provider]:
-    """A model that answers one question in one way."""
+    """A model that always answers the same question in the same way."""
     with Provider(is_repeatable=True) as running:
         yield running
 
 
 @pytest.fixture
 def theirs() -> Iterator[OtlpSink]:
-    """The collector that the program sends its own metrics and logs to."""
+    """The collector to which the program sends its own metrics and logs."""
     with serve() as sink:
         yield sink
 
 
 @pytest.fixture
 def workplace(provider: Provider, theirs: OtlpSink, tmp_path: Path) -> Workplace:
-    """A directory for a program that knows its collector."""
+    """A directory for a program with its collector configured."""
     return Workplace(tmp_path, {**provider.environ(), "THEIRS": theirs.endpoint})
 
 
 def run_plain(workplace: Workplace, agent: Path, **environ: str) -> str:
-    """Standard output of a program that knows nothing of us."""
+    """The standard output of a program that runs without us."""
     done = subprocess.run(
         [str(workplace.python), str(agent)],
         cwd=workplace.path,
@@ -185,7 +185,7 @@ def run_plain(workplace: Workplace, agent: Path, **environ: str) -> str:
 
 
 def take(sink: OtlpSink) -> dict[str, list[str]]:
-    """The metrics and the logs that arrived since the last time, described without times."""
+    """The metrics and logs that arrived since the last call, without times."""
     with sink.lock:
         seen, sink.seen[:] = list(sink.seen), []
     kinds: dict[str, Any] = {"/v1/metrics": ExportMetricsServiceRequest, "/v1/logs": ExportLogsServiceRequest}
@@ -201,7 +201,7 @@ def take(sink: OtlpSink) -> dict[str, list[str]]:
 
 
 def without_times(value: Any) -> Any:
-    """A tree of JSON without its times."""
+    """A tree of JSON values without its times."""
     if isinstance(value, dict):
         return {k: without_times(v) for k, v in value.items() if not k.lower().endswith("unixnano")}
     return [without_times(item) for item in value] if isinstance(value, list) else value
@@ -209,7 +209,7 @@ def without_times(value: Any) -> Any:
 
 @pytest.mark.slow
 def test_p9_metrics_and_logs_of_the_program_are_the_same(workplace: Workplace, theirs: OtlpSink) -> None:
-    """The program's meter and logger providers export with us what they export without us; in a replay, nothing."""
+    """The program's meter and logger providers export the same with us as without us; in a replay, nothing."""
     agent = workplace.write("agent.py", METRICS_AND_LOGS)
     printed = run_plain(workplace, agent)
     plain = take(theirs)
@@ -230,7 +230,7 @@ def test_p9_metrics_and_logs_of_the_program_are_the_same(workplace: Workplace, t
 
 
 def say_findings(workplace: Workplace, agent: Path, **environ: str) -> list[dict[str, str]]:
-    """What the doctor finds about a program."""
+    """The doctor's findings about a program."""
     done = subprocess.run(
         [str(BIN / "spanreplay"), "doctor", "--json", "--", str(workplace.python), str(agent)],
         cwd=workplace.path,
@@ -247,7 +247,7 @@ def say_findings(workplace: Workplace, agent: Path, **environ: str) -> list[dict
 @pytest.mark.slow
 @pytest.mark.parametrize(("source", "named"), [(BY_CODE, "OwnSpan"), (OUTSIDE, "OwnProvider")], ids=["around", "apart"])
 def test_p9_provider_that_is_not_the_sdks_works_and_is_named(source: str, named: str, workplace: Workplace) -> None:
-    """Its spans are what they are without us; manifest and doctor say that they are not heard."""
+    """Its spans are the same as without us; manifest and doctor say that they are not recorded."""
     agent = workplace.write("agent.py", source)
     printed = run_plain(workplace, agent)
     assert workplace.record(agent).stdout == printed
@@ -264,7 +264,7 @@ def test_p9_provider_that_is_not_the_sdks_works_and_is_named(source: str, named:
 
 @pytest.mark.slow
 def test_p9_provider_that_the_environment_names_is_used_and_the_run_recorded(workplace: Workplace) -> None:
-    """`OTEL_PYTHON_TRACER_PROVIDER` names a provider that is not the SDK's: it stays the program's."""
+    """`OTEL_PYTHON_TRACER_PROVIDER` names a provider that isn't the SDK's: the program keeps it."""
     library = workplace.path / "library"
     (library / "own-1.0.dist-info").mkdir(parents=True)
     (library / "own-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: own\nVersion: 1.0\n")
@@ -285,7 +285,7 @@ def test_p9_provider_that_the_environment_names_is_used_and_the_run_recorded(wor
 
 @pytest.mark.slow
 def test_p9_provider_of_the_sdk_is_not_said_to_be_unheard(workplace: Workplace) -> None:
-    """A program with a provider of the SDK, or with none, has nothing that could not be heard."""
+    """A program with an SDK provider, or with none, has no unrecorded spans."""
     for source in ("", "trace.set_tracer_provider(TracerProvider())\n"):
         start = "from opentelemetry import trace\nfrom opentelemetry.sdk.trace import TracerProvider\n"
         agent = workplace.write("agent.py", start + source + ASK + "print(ask())\n")

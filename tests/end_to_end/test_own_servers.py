@@ -1,4 +1,4 @@
-"""Agents that serve HTTP themselves: what asks them and what they do is one run, and all of it replays."""
+"""Agents that serve HTTP themselves: incoming requests and their handling are one run, and all of it replays."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ server.shutdown()
 
 @pytest.fixture
 def workplace(workplace: Workplace, provider: Provider) -> Workplace:
-    """One whose agents ask the local provider."""
+    """A workplace whose agents call the local provider."""
     workplace.environ.update(provider.environ())
     return workplace
 
@@ -83,7 +83,7 @@ def workplace(workplace: Workplace, provider: Provider) -> Workplace:
 def test_s50_an_agent_that_is_asked_by_its_own_process_replays(
     workplace: Workplace, provider: Provider, client: str
 ) -> None:
-    """The application runs again in the replay, with the provider gone: its model calls are what is served."""
+    """The application runs again in the replay, with the provider gone: its model calls are served."""
     agent = workplace.write("agent.py", APP + CLIENTS[client])
     recorded = workplace.record(agent)
     assert [call.kind for call in workplace.recording().calls] == ["llm"] * 3
@@ -95,7 +95,7 @@ def test_s50_an_agent_that_is_asked_by_its_own_process_replays(
 
 
 def test_s28_a_changed_application_is_found(workplace: Workplace, provider: Provider) -> None:
-    """A prompt that was changed inside of the application is a changed call, not an answer from the recording."""
+    """A prompt changed inside the application is a changed call, not an answer from the recording."""
     agent = workplace.write("agent.py", APP + CLIENTS["httpx-asgi"])
     workplace.record(agent)
     provider.stop()

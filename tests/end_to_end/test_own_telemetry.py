@@ -1,4 +1,4 @@
-"""The program's own OpenTelemetry: its exporter gets the same spans with us and without us, and none in a replay."""
+"""The program's own OpenTelemetry exporter gets the same spans with us as without us, and none in a replay."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ with trace.get_tracer("theirs").start_as_current_span("turn"):
     print(ask())
 """
 )
-"""A program that instruments nothing, beside an instrumentor that is installed."""
+"""A program that instruments nothing, although an instrumentor is installed."""
 
 
 ASKED = (
@@ -164,21 +164,21 @@ print(ask())
 
 @pytest.fixture
 def provider() -> Iterator[Provider]:
-    """A model that answers one question in one way."""
+    """A model that always answers the same question in the same way."""
     with Provider(is_repeatable=True) as running:
         yield running
 
 
 @pytest.fixture
 def theirs() -> Iterator[OtlpSink]:
-    """The collector that the program sends its own spans to."""
+    """The collector to which the program sends its own spans."""
     with serve() as sink:
         yield sink
 
 
 @pytest.fixture
 def workplace(provider: Provider, theirs: OtlpSink, tmp_path: Path) -> Workplace:
-    """A directory for a program that knows its collector."""
+    """A directory for a program with its collector configured."""
     own = {
         "THEIRS": theirs.endpoint,
         "INSTALLED": str(Path(spanreplay.__file__).parent),
@@ -191,7 +191,7 @@ def workplace(provider: Provider, theirs: OtlpSink, tmp_path: Path) -> Workplace
 
 
 def run_plain(workplace: Workplace, *command: str, **environ: str) -> str:
-    """Standard output of a command that knows nothing of us."""
+    """The standard output of a command that runs without us."""
     done = subprocess.run(
         command,
         cwd=workplace.path,
@@ -206,14 +206,14 @@ def run_plain(workplace: Workplace, *command: str, **environ: str) -> str:
 
 
 def take(sink: OtlpSink) -> list[list[str]]:
-    """What arrived since the last time."""
+    """The spans that arrived since the last call."""
     with sink.lock:
         seen, sink.seen[:] = list(sink.seen), []
     return describe_traces(seen)
 
 
 def read_spool(workplace: Workplace) -> tuple[set[str], set[str]]:
-    """The trace ids and the names of all spans that were recorded, the program's and ours."""
+    """The trace ids and names of all recorded spans, the program's and ours."""
     payloads = [p for path in (workplace.path / ".spanreplay" / "spool").glob("*.spool") for p in iter_frames(path)]
     requests = map(ExportTraceServiceRequest.FromString, payloads)
     spans = [span for r in requests for rs in r.resource_spans for scope in rs.scope_spans for span in scope.spans]
@@ -223,7 +223,7 @@ def read_spool(workplace: Workplace) -> tuple[set[str], set[str]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_p9_exporter_of_the_program_gets_the_same_spans(name: str, workplace: Workplace, theirs: OtlpSink) -> None:
-    """Names, attributes, parents, traces and sampling are as without us, ours are not there; a replay sends nothing."""
+    """Names, attributes, parents, traces and sampling are as without us, without our spans; a replay sends none."""
     source, names = PROGRAMS[name]
     if name == "logfire":
         workplace = Workplace(workplace.path, workplace.environ, ENVIRONMENTS["logfire"])
@@ -255,7 +255,7 @@ def test_p9_exporter_of_the_program_gets_the_same_spans(name: str, workplace: Wo
 def test_p9_instrumentor_that_nobody_asked_for_stays_out_of_the_programs_exporter(
     workplace: Workplace, theirs: OtlpSink
 ) -> None:
-    """`spanreplay record` loads instrumentors that the command alone would not: their spans are not exported."""
+    """`spanreplay record` loads instrumentors that the plain command would not: their spans are not exported."""
     agent = workplace.write("agent.py", UNASKED)
     loaded = without_instrumentors("openai")
     printed = run_plain(workplace, str(workplace.python), str(agent), **loaded)
@@ -273,7 +273,7 @@ def test_p9_instrumentor_that_nobody_asked_for_stays_out_of_the_programs_exporte
 
 @pytest.mark.slow
 def test_p9_instrumentors_of_opentelemetry_instrument_stay(workplace: Workplace, theirs: OtlpSink) -> None:
-    """`opentelemetry-instrument` loads them without us too, so the program's exporter gets their spans as before."""
+    """`opentelemetry-instrument` loads them without us too, so the program's exporter still gets their spans."""
     agent = workplace.write("agent.py", UNASKED)
     there = Workplace(workplace.path, {**workplace.environ, **without_instrumentors("openai")})
     plain = there.record(agent, SPANREPLAY_MODE="off")
@@ -289,7 +289,7 @@ def test_p9_instrumentors_of_opentelemetry_instrument_stay(workplace: Workplace,
 def test_p9_instrumentor_that_the_program_asks_for_has_the_programs_provider(
     workplace: Workplace, theirs: OtlpSink
 ) -> None:
-    """One that was loaded unasked before is instrumented anew, with the provider that is passed by hand."""
+    """An instrumentor already loaded by us is instrumented again, with the provider passed by the program."""
     agent = workplace.write("agent.py", ASKED)
     printed = run_plain(workplace, str(workplace.python), str(agent))
     assert names_of(theirs.seen) == ["ChatCompletion"]
@@ -301,7 +301,7 @@ def test_p9_instrumentor_that_the_program_asks_for_has_the_programs_provider(
 
 @pytest.mark.slow
 def test_p9_address_of_the_programs_exporter_is_left_to_it(workplace: Workplace, theirs: OtlpSink) -> None:
-    """The program's exporter reads `OTEL_EXPORTER_OTLP_ENDPOINT`; with an address of our own, we send there."""
+    """The program's exporter reads `OTEL_EXPORTER_OTLP_ENDPOINT`; we send to SPANREPLAY_COLLECTOR if it is set."""
     agent = workplace.write("agent.py", UNASKED.replace('os.environ["THEIRS"] + "/v1/traces"', ""))
     address = {"OTEL_EXPORTER_OTLP_ENDPOINT": theirs.endpoint}
     run_plain(workplace, str(workplace.python), str(agent), **address)
@@ -316,7 +316,7 @@ def test_p9_address_of_the_programs_exporter_is_left_to_it(workplace: Workplace,
 
 @pytest.mark.slow
 def test_p9_backend_of_the_program_gets_none_of_ours(workplace: Workplace, theirs: OtlpSink) -> None:
-    """Its exporter sends to `OTEL_EXPORTER_OTLP_ENDPOINT`, no collector of ours: recordings stay here."""
+    """If `OTEL_EXPORTER_OTLP_ENDPOINT` is the program's and no collector of ours, recordings stay on this machine."""
     agent = workplace.write("agent.py", UNASKED.replace('os.environ["THEIRS"] + "/v1/traces"', ""))
     address = {"OTEL_EXPORTER_OTLP_ENDPOINT": theirs.endpoint}
     run_plain(workplace, str(workplace.python), str(agent), **address)
@@ -328,7 +328,7 @@ def test_p9_backend_of_the_program_gets_none_of_ours(workplace: Workplace, their
     assert f"{theirs.endpoint}/v1/traces" in said
     assert "SPANREPLAY_COLLECTOR" in said
     assert workplace.recording().completeness().is_complete
-    # Nor does the next run send what lies here, whose program exports nothing itself
+    # A later run whose program exports nothing itself doesn't send the earlier recordings either
     other = workplace.write("other.py", ASK + "print(ask())\n")
     before = len(theirs.accepted)
     workplace.record(other, status=0, **address)
@@ -339,7 +339,7 @@ def test_p9_backend_of_the_program_gets_none_of_ours(workplace: Workplace, their
 
 @pytest.mark.slow
 def test_p9_collector_of_ours_that_the_program_exports_to_gets_both(workplace: Workplace, tmp_path: Path) -> None:
-    """Where the shared address is a collector of ours, the program's exporter and the recording both arrive."""
+    """If the shared address is a collector of ours, it gets the program's export and the recording."""
     store = SwitchStore()
     with run_collector(tmp_path / "collector", store) as running:
         agent = workplace.write("agent.py", UNASKED.replace('os.environ["THEIRS"] + "/v1/traces"', ""))
@@ -348,5 +348,5 @@ def test_p9_collector_of_ours_that_the_program_exports_to_gets_both(workplace: W
     assert "recordings stay" not in recorded.stderr
     requests = [ExportTraceServiceRequest.FromString(payload) for payload in store.payloads()]
     spans = [s.name for r in requests for rs in r.resource_spans for scope in rs.scope_spans for s in scope.spans]
-    assert spans.count("turn") == 2  # as the program exports it, and as it is recorded
+    assert spans.count("turn") == 2  # once from the program's exporter, once from the recording
     assert "openai.chat.completions" in " ".join(spans)

@@ -1,4 +1,4 @@
-"""Threads of ours in the agent's process: they do not make its run one of several threads."""
+"""Our threads in the agent's process don't make its run multithreaded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ print([ask(each) for each in "abc"])
 
 @pytest.mark.parametrize("fsync", ["never", "interval"])
 def test_n2_threads_of_ours_are_none_of_the_run(workplace: Workplace, fsync: str) -> None:
-    """A replay starts no process and writes no spool, so that an order among such threads would wait for nobody."""
+    """A replay starts no process and writes no spool, so waiting for the recorded order of our threads would block."""
     agent = workplace.write("agent.py", AGENT)
     workplace.record(agent, SPANREPLAY_FSYNC=fsync)
     manifest = workplace.recording().root.manifest
@@ -52,7 +52,7 @@ print(sum(range(10_000_000)))
 
 
 def test_p10_a_thread_asleep_at_the_end_of_the_run_sleeps_in_the_replay(workplace: Workplace) -> None:
-    """What a background thread would have done after the recorded run ended is not done while its replay computes."""
+    """A background thread doesn't continue past the recorded end of the run while its replay computes."""
     agent = workplace.write("agent.py", RETRYING)
     workplace.record(agent)
     assert len(workplace.recording().calls) == 2

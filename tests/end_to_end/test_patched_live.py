@@ -1,4 +1,4 @@
-"""A patched call that goes live: the changed request is what is sent, whatever library sends it, or nothing is."""
+"""A patched call that goes live sends the changed request, whatever the library, or sends nothing."""
 
 from __future__ import annotations
 
@@ -50,19 +50,19 @@ PATCH = ("--set", 'llm[1].messages[0].content = "a far longer question that the 
 
 
 def patched(workplace: Workplace, *options: str, **environ: str) -> Replayed:
-    """Replay the agent under a plan that sets a request, and lets it go live."""
+    """Replay the agent under a plan that patches a request and lets it go live."""
     return workplace.replay("agent.py", options=options or PATCH, **environ)
 
 
 def asked(provider: Provider) -> list[Any]:
-    """The bodies that the provider was sent."""
+    """The request bodies that the provider received."""
     return [body for _, body in provider.requests]
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.sampled(3)
 def test_s64_patched_request_goes_out_changed(library: str, provider: Provider, workplace: Workplace) -> None:
-    """The provider gets the plan's text and nothing else; the verdict is a change that the plan made."""
+    """The provider gets only the plan's text; the verdict reports a change made by the plan."""
     workplace.write("agent.py", HEAD + LIBRARIES[library] + "\n")
     workplace.record("agent.py")
     provider.requests.clear()
@@ -87,7 +87,7 @@ BEDROCK_PATCH = ("--set", 'llm[1].messages[0].content[0].text = "a far longer qu
 
 
 def test_s64_patched_request_of_botocore_goes_out_unsigned(provider: Provider, workplace: Workplace) -> None:
-    """Where nothing is signed, botocore sends what the plan says."""
+    """If the client signs nothing, botocore sends the plan's text."""
     workplace.write("agent.py", BEDROCK)
     workplace.record("agent.py", UNSIGNED="1")
     provider.requests.clear()
@@ -97,7 +97,7 @@ def test_s64_patched_request_of_botocore_goes_out_unsigned(provider: Provider, w
 
 
 def test_s64_patched_request_that_is_signed_is_refused(provider: Provider, workplace: Workplace) -> None:
-    """A signature holds for the recorded body: the replay says so in one line, and sends nothing."""
+    """A signature covers the recorded body: the replay says so in one line, and sends nothing."""
     workplace.write("agent.py", BEDROCK)
     workplace.record("agent.py")
     provider.requests.clear()
@@ -135,7 +135,7 @@ print(asyncio.run(Price().ainvoke({"item": "pen", "count": 2})))
 
 @pytest.mark.parametrize("framework", TOOLS)
 def test_s64_patched_tool_runs_with_other_arguments(framework: str, workplace: Workplace) -> None:
-    """A framework's tool that the plan changes is called with what the plan says."""
+    """A framework's tool is called with the plan's arguments."""
     workplace.write("agent.py", TOOLS[framework])
     workplace.record("agent.py")
     (workplace.path / "bodies").unlink()
@@ -161,7 +161,7 @@ with connect(os.environ["SOCKET"]) as socket:
 
 
 def test_s64_patched_grpc_is_refused(workplace: Workplace) -> None:
-    """What gRPC sends is bytes that a plan can't name: one line says so, and the server is not asked."""
+    """gRPC sends bytes that a plan can't address: one line says so, and the server is not called."""
     workplace.write("agent.py", GRPC)
     with GrpcServer() as server:
         workplace.record("agent.py", TARGET=server.target)
@@ -171,7 +171,7 @@ def test_s64_patched_grpc_is_refused(workplace: Workplace) -> None:
 
 
 def test_s64_patched_websocket_is_refused(workplace: Workplace) -> None:
-    """A websocket says many things: none can be changed on its way, and one line says so."""
+    """The messages of a websocket can't be patched in transit, and one line says so."""
     workplace.write("agent.py", SOCKET)
     with RealtimeServer() as server:
         workplace.record("agent.py", SOCKET=server.url.replace("http", "ws", 1) + "/realtime?model=gpt-x")

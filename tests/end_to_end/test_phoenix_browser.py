@@ -1,4 +1,4 @@
-"""The whole path with the real Phoenix in the real Chromium: record, ship, look, replay, see the verdict."""
+"""The whole path with the real Phoenix in the real Chromium: record, ship, view, replay, see the verdict."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DEADLINE_S = 90.0
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpServer]:
-    """One `spanreplay up` with Phoenix for all tests here."""
+    """One `spanreplay up` with Phoenix for all tests in this module."""
     server = start_up(tmp_path_factory.mktemp("up"), phoenix=True)
     yield server
     server.stop()
@@ -38,7 +38,7 @@ def shipped(provider: Provider, workplace: Workplace, up: UpServer) -> Workplace
 
 
 def cli(workplace: Workplace, *args: str) -> str:
-    """A spanreplay command that must succeed; its standard output."""
+    """Run a spanreplay command that must succeed; return its standard output."""
     done = subprocess.run(
         [str(BIN / "spanreplay"), *args],
         cwd=workplace.path,
@@ -53,7 +53,7 @@ def cli(workplace: Workplace, *args: str) -> str:
 
 
 def wait_for_annotation(up: UpServer, project: str, name: str) -> dict[str, object]:
-    """The first annotation of that name in a Phoenix project, once it is there."""
+    """The first annotation with that name in a Phoenix project; wait until it is there."""
     deadline = time.monotonic() + DEADLINE_S
     while time.monotonic() < deadline:
         try:
@@ -68,12 +68,12 @@ def wait_for_annotation(up: UpServer, project: str, name: str) -> dict[str, obje
                         return dict(annotation)
         except OSError:
             pass
-        time.sleep(0.5)  # polling with a deadline: Phoenix takes annotations in when it likes
+        time.sleep(0.5)  # polling with a deadline: Phoenix ingests annotations asynchronously
     raise AssertionError(f"no {name} in {project}")
 
 
 def test_u2_deep_link_shows_messages_and_verdict(shipped: Workplace, up: UpServer, provider: Provider) -> None:
-    """The deep link of `show` opens the LLM span with its messages; the replay's verdict is on the run's root."""
+    """The deep link of `show` opens the LLM span with its messages; the replay's verdict is on the run's root span."""
     # Without other instrumentors, the messages can only come from our own span
     shipped.environ.update(without_instrumentors())
     recorded = shipped.record(AGENTS / "openai_agent.py", "tools")
@@ -132,7 +132,7 @@ print([found.page_content for found in Handbook().invoke("opening hours?")])
 
 
 def test_u2_retriever_span_shows_its_question_and_its_documents(shipped: Workplace, up: UpServer) -> None:
-    """The deep link of a retriever's call opens a RETRIEVER span, with what was asked and each document's text."""
+    """The deep link of a retriever's call opens a RETRIEVER span with the query and each document's text."""
     shipped.environ.update(without_instrumentors())
     shipped.record(shipped.write("retrieving.py", RETRIEVING))
     run = next(r for r in json.loads(cli(shipped, "ls", "--json")) if r["app"] == "retrieving")
@@ -153,7 +153,7 @@ def test_u2_retriever_span_shows_its_question_and_its_documents(shipped: Workpla
 
 
 def test_every_stored_file_is_free_of_the_api_key(shipped: Workplace, up: UpServer, provider: Provider) -> None:
-    """An agent's API key is in no file of the agent's directory, the collector, the store or Phoenix."""
+    """No file of the agent's directory, the collector, the store or Phoenix contains the agent's API key."""
     key = "sk-proj-Qw3Er4Ty5Ui6Op7As8Df9Gh0Jk1Lz2Xc3Vb4Nm5"
     shipped.record(AGENTS / "openai_agent.py", "create", "tools", OPENAI_API_KEY=key, SPANREPLAY_APP="keyed")
     assert any(r["app"] == "keyed" for r in json.loads(cli(shipped, "ls", "--json")))

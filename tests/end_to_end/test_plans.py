@@ -1,4 +1,4 @@
-"""Plans on real SDKs: calls by number, patches, budgets, partial replays; the provider counts what was asked of it."""
+"""Plans on real SDKs: calls by number, patches, budgets, partial replays; the provider counts its requests."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if os.environ.get("CHAIN"):
 
 @pytest.fixture
 def recorded(provider: Provider, workplace: Workplace) -> list[str]:
-    """The agent, recorded once; what it printed."""
+    """The agent, recorded once; its output lines."""
     workplace.write("agent.py", AGENT)
     printed = workplace.record("agent.py").stdout.splitlines()
     (workplace.path / "bodies").unlink()
@@ -57,7 +57,7 @@ def replay(workplace: Workplace, *options: str, **environ: str) -> Replayed:
 def test_s64_first_calls_are_free_and_the_rest_goes_by_the_plan(
     provider: Provider, workplace: Workplace, recorded: list[str]
 ) -> None:
-    """A patched third prompt goes live with the new text; the two before it are served and cost nothing."""
+    """The patched third prompt goes live with the new text; the two before it are served for free."""
     done = replay(workplace, "--set", 'llm[3].system += "ask first"', "--on-change", "live", "--stub", "llm[4]")
     assert done.status == 3, done.stderr
     ((_, body),) = provider.requests
@@ -78,7 +78,7 @@ def test_s64_first_calls_are_free_and_the_rest_goes_by_the_plan(
 def test_s64_patched_request_is_a_changed_call_by_default(
     mode: str, lines: int, provider: Provider, workplace: Workplace, recorded: list[str]
 ) -> None:
-    """Without a plan to go live the patched call stops the replay; with `serve` it gets the recorded answer."""
+    """Unless the plan lets it go live, the patched call stops the replay; with `serve` it gets the recorded answer."""
     done = replay(workplace, "--set", 'llm[3].system += "ask first"', "--on-change", mode)
     assert (done.status, provider.requests) == (3, [])
     assert done.causes() == [("changed_call", LLM)]
@@ -87,7 +87,7 @@ def test_s64_patched_request_is_a_changed_call_by_default(
 
 @pytest.mark.parametrize("stream", ["", "yes"], ids=["whole", "streamed"])
 def test_s64_answer_of_a_model_is_overridden(stream: str, provider: Provider, workplace: Workplace) -> None:
-    """`response.text` is what the SDK gives the agent, also as a stream; nothing is asked of the provider."""
+    """The SDK gives the agent the patched `response.text`, also as a stream; the provider isn't called."""
     workplace.write("agent.py", AGENT)
     printed = workplace.record("agent.py", STREAM=stream).stdout.splitlines()
     provider.stop()
@@ -98,7 +98,7 @@ def test_s64_answer_of_a_model_is_overridden(stream: str, provider: Provider, wo
 
 
 def test_s64_tool_is_patched_on_both_sides(workplace: Workplace, recorded: list[str]) -> None:
-    """A patched argument reaches the live body; a patched result reaches the agent without one."""
+    """A patched argument reaches the live body; a patched result reaches the agent without running a body."""
     done = replay(
         workplace, "--live", "tool:price[1]", "--set", "tool:price[1].count = 5", "--set",
         "tool:price[2].response.total = 1",
@@ -109,7 +109,7 @@ def test_s64_tool_is_patched_on_both_sides(workplace: Workplace, recorded: list[
 
 
 def test_s64_bad_patch_ends_before_the_agent_starts(workplace: Workplace, recorded: list[str]) -> None:
-    """A patch that does not fit is refused with a caret, and the agent prints nothing."""
+    """A patch that matches nothing is refused with a caret, and the agent prints nothing."""
     done = replay(workplace, "--set", 'llm[7].system += "x"')
     assert (done.status, done.stdout, done.verdict) == (2, "", {})
     assert "the recording has no such call, only 4 of llm:*" in done.stderr
@@ -117,7 +117,7 @@ def test_s64_bad_patch_ends_before_the_agent_starts(workplace: Workplace, record
 
 
 def test_s2_tools_of_a_number_run_live(provider: Provider, workplace: Workplace, recorded: list[str]) -> None:
-    """`--live tool:price[2]` runs the body of the second call only, once, with the provider gone."""
+    """`--live tool:price[2]` runs only the body of the second call, once, with the provider gone."""
     provider.stop()
     done = replay(workplace, "--stub", "llm:*", "--live", "tool:price[2]")
     assert (done.status, done.stdout.splitlines()) == (0, recorded)
@@ -126,7 +126,7 @@ def test_s2_tools_of_a_number_run_live(provider: Provider, workplace: Workplace,
 
 
 def test_s28_three_ways_with_a_changed_prompt(provider: Provider, workplace: Workplace, recorded: list[str]) -> None:
-    """A changed prompt: strict says `changed_call`, `serve` goes on to the end, and neither opens a socket."""
+    """With a changed prompt, strict reports `changed_call`, `serve` runs to the end, and neither opens a socket."""
     workplace.write("agent.py", AGENT.replace("be brief. ", "be bold. "))
     strict = replay(workplace, "--strict")
     assert (strict.status, strict.causes(), strict.stdout) == (3, [("changed_call", LLM)], "")
@@ -141,7 +141,7 @@ def test_s28_three_ways_with_a_changed_prompt(provider: Provider, workplace: Wor
 
 
 def test_s42_budget_stops_the_live_calls(provider: Provider, workplace: Workplace, recorded: list[str]) -> None:
-    """`--max-cost` lets calls through until it is used up, then ends with 6; a model without a price is refused."""
+    """`--max-cost` allows live calls until it is used up, then exits with 6; a model without a price is refused."""
     unpriced = replay(workplace, "--live", "llm", "--max-cost", "1")
     assert (unpriced.status, unpriced.stdout) == (2, "")
     assert "no price known for 'gpt-x'" in unpriced.stderr
@@ -165,7 +165,7 @@ def test_s42_budget_stops_the_live_calls(provider: Provider, workplace: Workplac
 def test_s63_replay_to_a_call_reports_up_to_there(
     provider: Provider, workplace: Workplace, recorded: list[str]
 ) -> None:
-    """`--to N` ends before call N: two calls as recorded, nothing asked, exit 4, the reason in the report."""
+    """`--to N` ends before call N: two calls as recorded, no request sent, exit 4, the reason in the report."""
     provider.stop()
     calls = workplace.recordings()[-1].calls
     third = calls[2].number
@@ -195,7 +195,7 @@ print(type(fetch(0)).__name__)
 
 
 def test_n3_strict_replay_of_an_incomplete_run_is_refused(workplace: Workplace) -> None:
-    """A run with a hole says so in `show` and `ls`; its strict replay is refused with the hole and how to go on."""
+    """`show` and `ls` mark a run with a hole; its strict replay is refused with the hole and a way to continue."""
     workplace.write("agent.py", HOLES)
     workplace.record("agent.py")
     run_id = workplace.recording().run_id
@@ -227,7 +227,7 @@ TOO_LONG = HOLES.replace("5_000_000", "17 * 1024 * 1024").replace("print(type(fe
 
 
 def test_s36_large_result_round_trips_and_truncation_blocks_strict_replay(workplace: Workplace) -> None:
-    """Five million characters come back whole; what is cut at the limit makes the run incomplete, which is refused."""
+    """Five million characters replay completely; truncation at the limit makes the run incomplete and is refused."""
     agent = HOLES.replace("print(type(fetch(0)).__name__)", "print(hash(fetch(5_000_001)) == hash('x' * 5_000_001))")
     workplace.write("agent.py", agent)
     printed = workplace.record("agent.py").stdout

@@ -1,4 +1,4 @@
-"""What calls and threads print is printed again, in the same order, where no body runs."""
+"""Output that calls and threads print appears again in the same order, although no body runs."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ with ThreadPoolExecutor(4) as pool:
 
 
 def test_s20_tools_that_print_replay_byte_for_byte(workplace: Workplace) -> None:
-    """Functions, generators, coroutines, nested and failing calls: what their bodies printed is printed again."""
+    """The output printed in functions, generators, coroutines, nested and failing calls is printed again."""
     agent = workplace.write("agent.py", TOOLS)
     recorded = workplace.record(agent)
     assert "placing 5; placed" in recorded.stdout
@@ -157,7 +157,7 @@ print(repr(open("agent.log").read()))
 
 
 def test_s20_what_a_tool_prints_goes_to_the_object_that_the_agent_put_there(workplace: Workplace) -> None:
-    """An agent that copies its output into a log file finds there what its tools printed, in a replay too."""
+    """An agent that copies its output into a log file finds its tools' output there, in a replay too."""
     agent = workplace.write("agent.py", TEE)
     recorded = workplace.record(agent)
     assert r"'ordering 1\nordering 2\n1 2\n'" in recorded.stdout
@@ -167,7 +167,7 @@ def test_s20_what_a_tool_prints_goes_to_the_object_that_the_agent_put_there(work
 
 
 def test_s2_what_a_live_call_prints_is_printed_once(workplace: Workplace) -> None:
-    """The body of a live call prints for itself; the calls inside of it that are served are printed again."""
+    """The body of a live call prints for itself; the output of the served calls inside it is printed again."""
     agent = workplace.write("agent.py", TOOLS)
     recorded = workplace.record(agent)
     replayed = workplace.replay(agent, "--live", "tool:outer")
@@ -176,7 +176,7 @@ def test_s2_what_a_live_call_prints_is_printed_once(workplace: Workplace) -> Non
 
 
 def test_s68_coroutines_print_in_the_recorded_order(workplace: Workplace) -> None:
-    """Parallel coroutines that print at their start, half-way and at their end; one that is cancelled half-way."""
+    """Parallel coroutines print at their start, half-way and at their end; one is cancelled half-way."""
     agent = workplace.write("agent.py", TASKS)
     recorded = workplace.record(agent)
     assert recorded.stdout.splitlines()[:3] == ["fetching a", "fetching b", "fetching c"]
@@ -187,7 +187,7 @@ def test_s68_coroutines_print_in_the_recorded_order(workplace: Workplace) -> Non
 
 @pytest.mark.slow
 def test_s68_threads_print_in_the_recorded_order(workplace: Workplace) -> None:
-    """Four threads that come back at once print their lines in the order of the recording, in every replay of it."""
+    """Four threads whose calls return at the same moment print in the recorded order in every replay."""
     agent = workplace.write("agent.py", THREADS)
     for _ in range(3):
         recorded = workplace.record(agent)
@@ -197,7 +197,7 @@ def test_s68_threads_print_in_the_recorded_order(workplace: Workplace) -> None:
 
 
 def test_s68_a_line_less_in_a_thread_is_the_only_difference(workplace: Workplace) -> None:
-    """Where a thread does not print any more, the others are not held up for ever, and the report shows the line."""
+    """If a thread no longer prints a line, the others don't wait for it forever, and the report shows the line."""
     agent = workplace.write("agent.py", THREADS)
     workplace.record(agent)
     workplace.write("agent.py", THREADS.replace('    print(n, "is over")\n', '    n == 5 or print(n, "is over")\n'))
@@ -208,7 +208,7 @@ def test_s68_a_line_less_in_a_thread_is_the_only_difference(workplace: Workplace
 
 
 def test_r1_a_secret_that_a_tool_prints_is_in_no_file(workplace: Workplace) -> None:
-    """It is replaced in the record of the call too; a replay prints its token."""
+    """The call's record redacts it too; a replay prints its token."""
     secret = "sk-proj-" + "Zq8" * 16
     source = "import spanreplay\n@spanreplay.boundary('tool')\ndef connect():\n    print('key', KEY, flush=True)\n"
     agent = workplace.write("agent.py", f"import os\nKEY = os.environ['A_KEY']\n{source}    return 1\nconnect()\n")
@@ -267,7 +267,7 @@ print("done")
 def test_p10_s26_a_library_that_prints_under_its_own_lock_prints_in_the_recorded_order(
     workplace: Workplace, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """A thread that holds the library's lock too early does not keep the one out whose turn it is to print."""
+    """A thread that takes the library's lock early doesn't block the thread whose turn it is to print."""
     site = tmp_path_factory.mktemp("venv") / "site-packages"
     install(site, "paintlib", {"paintlib/__init__.py": PAINT})
     agent = workplace.write("agent.py", PAINTERS)

@@ -1,4 +1,4 @@
-"""Processes that meet at locks, queues and pipes of `multiprocessing`: a replay gives each what it had."""
+"""Processes that share locks, queues and pipes of `multiprocessing`: in a replay each gets what it got before."""
 
 from __future__ import annotations
 
@@ -269,7 +269,7 @@ CASES: Final = [(form, "fork") for form in FORMS] + [("queues", "spawn"), ("time
 @pytest.mark.parametrize(("form", "method"), CASES)
 @pytest.mark.sampled(5)
 def test_n2_processes_meet_as_they_met_when_recorded(workplace: Workplace, form: str, method: str) -> None:
-    """What an agent prints depends on who comes first, and is the same in a replay."""
+    """The output depends on which process comes first, and is the same in a replay."""
     agent = workplace.write("agent.py", AGENT)
     recorded = workplace.record(agent, form, method)
     (recording,) = workplace.recordings()
@@ -305,7 +305,7 @@ if __name__ == "__main__":
 
 
 def test_n2_what_a_queue_brings_to_its_pipe_waits_for_no_put_behind_it(workplace: Workplace) -> None:
-    """Each item is on its way before the next one is put; where nothing comes in between, the next one waits."""
+    """If each item was sent before the next `put`, the next `put` waits for that in a faster replay."""
     agent = workplace.write("agent.py", PUTTING)
     workplace.write("slow.py", "def pause():\n    for _ in range(2_000_000):\n        pass\n")
     workplace.record(agent)

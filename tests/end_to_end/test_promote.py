@@ -1,4 +1,4 @@
-"""`spanreplay promote`: an incident becomes a test that fails on the code that made it and passes on the fix."""
+"""`spanreplay promote`: an incident becomes a test that fails on the bad code and passes on the fix."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ print(place_order(notional) if may_trade(notional) else "refused")
 """
 BAD, FIXED = "def may_trade(notional):\n    return True\n", "def may_trade(notional):\n    return notional < 10_000\n"
 CALL: Final = 3
-"""The number of `place_order`."""
+"""The call number of `place_order`."""
 
 
 @pytest.fixture
 def incident(provider: Provider, tmp_path: Path) -> tuple[Workplace, str, str]:
-    """A recorded order that should not have been placed, the commit that placed it, and that of the fix."""
+    """A recorded order that should not have been placed, the commit that placed it, and the commit with the fix."""
     workplace = Workplace(tmp_path, provider.environ())
     workplace.write("agent.py", AGENT)
     workplace.write("rules.py", BAD)
@@ -66,7 +66,7 @@ def _pytest(workplace: Workplace, *words: str) -> subprocess.CompletedProcess[st
         cwd=workplace.path,
         env={
             **{name: value for name, value in workplace.environ.items() if not name.startswith("OPENAI")},
-            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # a user has a few, an environment of all frameworks has dozens
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # a user has a few plugins, all frameworks together dozens
         },
         text=True,
         capture_output=True,
@@ -78,7 +78,7 @@ def _pytest(workplace: Workplace, *words: str) -> subprocess.CompletedProcess[st
 def test_s4_s49_n11_the_test_fails_on_the_bad_commit_and_passes_on_the_fix(
     incident: tuple[Workplace, str, str],
 ) -> None:
-    """It is proved at both commits, needs no key, no model and no path of this machine, and gives no false comfort."""
+    """It is checked at both commits, needs no key, model or local path, and doesn't pass for the wrong reason."""
     workplace, bad, fixed = incident
     done = _promote(workplace, "--bad", bad, "--good", fixed, "--json")
     assert done.returncode == 0, done.stderr
@@ -94,7 +94,7 @@ def test_s4_s49_n11_the_test_fails_on_the_bad_commit_and_passes_on_the_fix(
     passed = _pytest(workplace, str(test))
     assert passed.returncode == 0, passed.stdout
     workplace.write("agent.py", AGENT.replace("shall I trade?", "May I trade?"))
-    hidden = _pytest(workplace, str(test))  # it never comes to its call, and does not pass because of that
+    hidden = _pytest(workplace, str(test))  # it never reaches its call, and doesn't pass because of that
     assert hidden.returncode == 1, hidden.stdout
     assert f"the run goes another way before it comes to call {CALL}: changed_call at call 1" in hidden.stdout
     workplace.write("agent.py", AGENT)
@@ -105,7 +105,7 @@ def test_s4_s49_n11_the_test_fails_on_the_bad_commit_and_passes_on_the_fix(
 
 
 def test_s4_s49_what_would_prove_nothing_is_not_written(incident: tuple[Workplace, str, str]) -> None:
-    """Refused: a bad commit that does not make the call, a fix that does, a call that is not there, a bad name."""
+    """Refused: a bad commit without the call, a fix that makes it, a missing call, an invalid test name."""
     workplace, bad, fixed = incident
     workplace.write("rules.py", BAD)
     for options, said in (
@@ -137,7 +137,7 @@ def test_s4_s49_what_would_prove_nothing_is_not_written(incident: tuple[Workplac
     ids=str,
 )
 def test_s49_a_call_that_only_moved_is_made(found: dict[str, Any], is_it: bool | None) -> None:
-    """Only what was not made, or not with its request, is no mistake any more; what can't be told is not guessed."""
+    """Only a call that wasn't made, or had another request, is gone; an undecidable case raises an error."""
     if is_it is None:
         with pytest.raises(RuntimeError):
             is_made(found, "a")
@@ -146,7 +146,7 @@ def test_s49_a_call_that_only_moved_is_made(found: dict[str, Any], is_it: bool |
 
 
 def test_s4_s49_a_fix_that_only_moves_the_call_is_refused(incident: tuple[Workplace, str, str]) -> None:
-    """The order is placed all the same, before the price is asked for."""
+    """The order is placed all the same, before the price lookup."""
     workplace, bad, _ = incident
     moved = AGENT.replace('notional = find_price("shares") * 1000\n', "notional = 190_000\n") + 'find_price("shares")\n'
     workplace.write("agent.py", moved)
@@ -158,7 +158,7 @@ def test_s4_s49_a_fix_that_only_moves_the_call_is_refused(incident: tuple[Workpl
 
 
 def test_s49_a_request_of_a_service_is_promoted(provider: Provider, tmp_path: Path) -> None:
-    """With the run of its process, from which its replay starts."""
+    """The run of its process is included, because the request's replay starts from it."""
     workplace = Workplace(tmp_path, {**provider.environ(), "SPANREPLAY_GUARD": "production"})
     workplace.write("app.py", CHAT)
     commit(tmp_path, "chat")

@@ -1,4 +1,4 @@
-"""The local provider: what tests may rely on."""
+"""The guarantees of the local provider that tests rely on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.provider import Provider
 
 @pytest.fixture
 def provider() -> Iterator[Provider]:
-    """A provider that runs while the test does."""
+    """A provider that runs for the length of the test."""
     with Provider() as running:
         yield running
 
@@ -32,7 +32,7 @@ def _ask(text: str) -> Any:
 
 
 def test_provider_never_says_the_same_twice(provider: Provider) -> None:
-    """Forty identical concurrent prompts get forty different answers, and each request is remembered."""
+    """Forty identical concurrent prompts get forty different answers, and each request is kept."""
 
     async def ask_forty() -> list[str]:
         async with AsyncOpenAI(base_url=provider.openai_url, api_key="sk-test") as aclient:
@@ -52,7 +52,7 @@ def test_provider_streams_thirteen_chunks(client: Any) -> None:
 
 
 def test_provider_resolves_aliases(provider: Provider, client: Any) -> None:
-    """An alias is answered by a dated model with a fingerprint; a dated model stays."""
+    """An alias is answered by a dated model with a fingerprint; a dated model keeps its name."""
     answer = client.chat.completions.create(model="gpt-x", messages=_ask("hi"))
     assert (answer.model, answer.system_fingerprint) == ("gpt-x-2026-10-01", provider.fingerprint)
     dated = client.chat.completions.create(model="gpt-x-2026-10-01", messages=_ask("hi"))
@@ -60,7 +60,7 @@ def test_provider_resolves_aliases(provider: Provider, client: Any) -> None:
 
 
 def test_provider_fails_as_often_as_asked(client: Any) -> None:
-    """ "fail 429 twice" fails two identical requests, lets the third pass, and then starts again."""
+    """The prompt "fail 429 twice" fails two identical requests, answers the third, and then starts again."""
     outcomes = []
     for _ in range(6):
         try:
@@ -72,7 +72,7 @@ def test_provider_fails_as_often_as_asked(client: Any) -> None:
 
 
 def test_provider_stops_for_good(provider: Provider, client: Any) -> None:
-    """After stop, even a kept-alive connection is dead: nothing can be answered live."""
+    """After stop, even a keep-alive connection is dead: nothing can be answered live."""
     client.chat.completions.create(model="gpt-x", messages=_ask("hi"))
     provider.stop()
     with pytest.raises(openai.APIConnectionError):

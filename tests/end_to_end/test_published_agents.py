@@ -1,4 +1,4 @@
-"""Agents that nobody here wrote, from PyPI, as their users start them; docs/frameworks/agents.md lists them all."""
+"""Third-party agents from PyPI, run as their users run them; docs/frameworks/agents.md lists them all."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _use(tool: str, **arguments: object) -> str:
 
 
 def _scaffold(folder: Path, python: Path) -> None:
-    """What `crewai create crew` writes, with a script that starts it: `crewai run` would install it with uv first."""
+    """Run `crewai create crew` and add a script that starts it: `crewai run` would first install it with uv."""
     subprocess.run(
         [str(python.parent / "crewai"), "create", "crew", "scouts", "--classic", "--skip-provider"],
         cwd=folder, check=True, capture_output=True, stdin=subprocess.DEVNULL, timeout=100,
@@ -56,7 +56,7 @@ def _scaffold(folder: Path, python: Path) -> None:
 
 
 def _commit_first(folder: Path, python: Path) -> None:
-    """A repository with one commit, in which the agent commits what it changes."""
+    """Create a repository with one commit, where the agent commits its changes."""
     (folder / "readme.md").write_text("A project.\n", encoding="utf-8")
     (folder / ".gitignore").write_text(".aider*\n.spanreplay\nverdict.json\n", encoding="utf-8")
     user = ("-c", "user.name=test", "-c", "user.email=test@example.org")
@@ -68,18 +68,18 @@ def _commit_first(folder: Path, python: Path) -> None:
 
 @dataclass(frozen=True)
 class Published:
-    """One agent: how its users start it, and what its run leaves behind."""
+    """One agent: how its users start it, and the files that its run leaves behind."""
 
     environment: str
     command: tuple[str, ...]
-    """After `python`; `{bin}` is the folder of its console scripts, `{url}` the provider's address."""
+    """The arguments after `python`; `{bin}` is the folder of its console scripts, `{url}` the provider's address."""
     effects: frozenset[str] = frozenset()
-    """Files in its folder that the run has written."""
+    """Files that the run has written to its folder."""
     environ: Mapping[str, str] = field(default_factory=dict)
     script: tuple[str, ...] = ()
-    """What the model does, where the agent's prompts are its own."""
+    """The model's answers, for agents that write their own prompts."""
     edit: tuple[str, str] = ("", "")
-    """A change of its command, or of a file of the user's, that its model is told."""
+    """A change of its command, or of a user's file, that reaches its model."""
     prepare: Callable[[Path, Path], None] | None = None
     files: Mapping[str, str] = field(default_factory=dict)
 
@@ -159,7 +159,7 @@ AGENTS: Final = {
 
 
 class Place:
-    """An agent in a folder and a home of its own."""
+    """An agent in its own folder and home."""
 
     def __init__(self, agent: Published, provider: Provider, folder: Path) -> None:
         self.agent, self.url = agent, provider.url
@@ -177,24 +177,24 @@ class Place:
         return text.replace("{bin}", str(self.python.parent)).replace("{url}", self.url)
 
     def command(self, edit: tuple[str, str] = ("", "")) -> list[str]:
-        """What its user types."""
+        """The command that its user types."""
         before, after = edit
         return [self._fill(each.replace(before, after) if before else each) for each in self.agent.command]
 
     def seen(self) -> dict[str, tuple[bytes, int]]:
-        """Each file of the user's with its content and the time of its last change."""
+        """Each of the user's files with its content and modification time."""
         files = (each for folder in (self.project, self.home) for each in sorted(folder.rglob("*")) if each.is_file())
         kept = (each for each in files if ".spanreplay" not in each.parts and each.name != "verdict.json")
         return {str(each): (each.read_bytes(), each.stat().st_mtime_ns) for each in kept}
 
     def recording(self) -> Recording:
-        """The agent's own run: programs in Python that it starts may have theirs."""
+        """The agent's own run: Python programs that it starts may have runs of their own."""
         return self.workplace.recordings()[0]
 
 
 @pytest.mark.parametrize("name", AGENTS)
 def test_p10_a_published_agent_replays_and_changes_nothing(name: str, provider: Provider, tmp_path: Path) -> None:
-    """With the provider stopped a run replays identical and touches no file; another prompt is a changed call."""
+    """With the provider stopped, a run replays identically and touches no file; a changed prompt is a changed call."""
     agent = AGENTS[name]
     if not ENVIRONMENTS[agent.environment].exists():
         pytest.skip(f"no {name} here: tools/agents.sh makes .venvs/{agent.environment}")
@@ -224,7 +224,7 @@ PAGE: Final = ROOT / "docs" / "frameworks" / "agents.md"
 
 
 def test_p10_the_page_names_every_agent_with_its_version() -> None:
-    """The page has the version that the tests install, and a reason for each that cannot be had or replayed."""
+    """The page has the version that the tests install, and a reason for each unavailable or unreplayable agent."""
     listed, _, cannot = PAGE.read_text(encoding="utf-8").partition("## What cannot be had, or cannot be replayed")
     for name in ("mini-swe-agent", "mcp-servers", *(agent.environment for agent in AGENTS.values())):
         pinned = (FOLDER / "requirements" / f"{name}.txt").read_text(encoding="utf-8").splitlines()

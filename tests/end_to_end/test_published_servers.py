@@ -1,4 +1,4 @@
-"""MCP servers of the reference set, from PyPI: each tool call served is a run that replays alone."""
+"""MCP reference servers from PyPI: each served tool call is a run that replays alone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Calls = tuple[tuple[str, dict[str, Any]], ...]
 
 
 def _serve(place: Workplace, command: list[str], calls: Calls) -> list[str]:
-    """What a client of a recorded server is answered, one text a call."""
+    """Call a recorded server and return its answers, one text per call."""
     script = str(PYTHON.parent / "opentelemetry-instrument")
     server = StdioServerParameters(
         command=script, args=[str(PYTHON), *command], cwd=place.path, env=dict(place.environ)
@@ -37,7 +37,7 @@ def _serve(place: Workplace, command: list[str], calls: Calls) -> list[str]:
 
 
 def test_p10_a_published_server_of_the_time_tells_the_recorded_time(tmp_path: Path) -> None:
-    """mcp-server-time: the clock is recorded, and its answers are compared."""
+    """With mcp-server-time, the clock is recorded, and the answers are compared."""
     place = Workplace(tmp_path, {"HOME": str(tmp_path)}, PYTHON)
     command = [str(PYTHON.parent / "mcp-server-time"), "--local-timezone", "UTC"]
     zones: Calls = tuple(("get_current_time", {"timezone": zone}) for zone in ("Europe/Berlin", "Asia/Tokyo"))
@@ -51,7 +51,7 @@ def test_p10_a_published_server_of_the_time_tells_the_recorded_time(tmp_path: Pa
 
 
 def test_p10_a_published_server_of_git_changes_nothing_in_a_replay(tmp_path: Path) -> None:
-    """mcp-server-git: what it staged and committed is so once, and its calls are identical where it is no more."""
+    """With mcp-server-git, a replay neither stages nor commits, and calls are identical after a reset."""
     repository = tmp_path / "repository"
     repository.mkdir()
 

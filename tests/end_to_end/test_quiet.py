@@ -1,4 +1,4 @@
-"""A recorded run writes to standard error what a plain one does: nothing more, and nothing less."""
+"""A recorded run writes to standard error exactly what a plain run writes."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ fail()
 
 @pytest.fixture
 def workplace(tmp_path: Path) -> Workplace:
-    """A folder for an agent, in an environment with instrumentors that nobody asked for."""
+    """A folder for an agent, in an environment with instrumentors that it doesn't request."""
     library = tmp_path / "lib" / "site-packages"
     for name, metadata, entry_points in (
         ("stranger_telemetry", METADATA, ENTRY_POINTS),
@@ -119,7 +119,7 @@ def _run_plain(workplace: Workplace, agent: Path) -> subprocess.CompletedProcess
 
 @pytest.mark.parametrize("source", [AGENT, INSTRUMENTING, RAISING], ids=["stranger", "instrumenting", "raising"])
 def test_u1_standard_error_is_that_of_a_plain_run(workplace: Workplace, source: str) -> None:
-    """Instrumentors that complain, fail or come twice, and the agent's own end, show what they show without us."""
+    """Noisy, failing or duplicate instrumentors, and the agent's own end, leave the same output as without us."""
     agent = workplace.write("agent.py", source)
     plain = _run_plain(workplace, agent)
     recorded = workplace.record(agent, status=plain.returncode)
@@ -129,7 +129,7 @@ def test_u1_standard_error_is_that_of_a_plain_run(workplace: Workplace, source: 
 
 
 def test_u1_what_the_agent_instruments_itself_speaks(workplace: Workplace) -> None:
-    """From there on the instrumentor is the agent's: its complaints are shown."""
+    """Once the agent instruments a library itself, the instrumentor's complaints are shown."""
     recorded = workplace.record(workplace.write("agent.py", ASKING))
     before, after = recorded.stderr.split("the agent's too", 1)
     assert "instrumentor" not in before

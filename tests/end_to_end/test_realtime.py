@@ -16,14 +16,14 @@ from support.replaying import Workplace
 
 @pytest.fixture
 def realtime() -> Iterator[RealtimeServer]:
-    """A realtime model that runs while the test does, unless the test stops it."""
+    """A realtime model that runs for the length of the test, unless the test stops it."""
     with RealtimeServer() as running:
         yield running
 
 
 @pytest.mark.slow
 def test_u1_s22_s26_realtime_agent_replays_byte_for_byte(realtime: RealtimeServer, tmp_path: Path) -> None:
-    """Text, function calls, sound and two sessions at once come back; each session is one call of its model."""
+    """Text, function calls, sound and two concurrent sessions are as recorded; each session is one model call."""
     there = Workplace(tmp_path, {"OPENAI_BASE_URL": realtime.url, "OPENAI_API_KEY": "sk-test-local-provider"})
     agent = AGENTS / "sdks" / "realtime_agent.py"
     recorded = there.record(agent)

@@ -23,12 +23,12 @@ from support.spans import assert_same_spans
 
 @dataclass(frozen=True)
 class AgentRun:
-    """A command, and OpenInference's instrumentors under which it runs."""
+    """A command, and the OpenInference instrumentors under which it runs."""
 
     command: tuple[str, ...]
     instrumentors: tuple[str, ...]
     silent: tuple[str, ...] = ()
-    """Those that make no spans of their own."""
+    """Instrumentors that make no spans of their own."""
 
 
 AGENT_RUNS: Final = {
@@ -45,7 +45,7 @@ OLD_ANTHROPIC: Final = AgentRun(
     ("anthropic_agent.py", "create", "tools", "stream", "stream_break", "streaming_response", "count_tokens", "async"),
     ("anthropic",),
 )
-"""Every instrumentor that fits Anthropic's SDK 0.49 breaks its raw responses and its helper for streams."""
+"""Every instrumentor that supports Anthropic's SDK 0.49 breaks its raw responses and its stream helper."""
 RUNS: Final = {
     **{f"{generation}-{name}": (generation, run) for generation in PYTHONS for name, run in AGENT_RUNS.items()},
     "old-anthropic": ("old", AgentRun(("anthropic_agent.py",), ())),
@@ -54,7 +54,7 @@ RUNS: Final = {
 
 
 def assert_identical(replayed: Replayed, stdout: str, recording: Recording) -> None:
-    """The replay gave the same output, paid nothing and opened no socket."""
+    """Assert that the replay gave the same output, paid nothing and opened no socket."""
     assert replayed.verdict["verdict"] == "identical", replayed.stderr
     assert replayed.status == 0
     assert replayed.stdout == stdout
@@ -69,7 +69,7 @@ def assert_identical(replayed: Replayed, stdout: str, recording: Recording) -> N
 @pytest.mark.parametrize("name", RUNS)
 @pytest.mark.sampled(6)
 def test_u1_s61_unmodified_agent_replays_byte_for_byte(name: str, provider: Provider, workplace: Workplace) -> None:
-    """With the provider's server stopped an unmodified agent prints the same bytes and gives the same spans."""
+    """With the provider's server stopped, an unmodified agent prints the same bytes and makes the same spans."""
     generation, run = RUNS[name]
     python = PYTHONS[generation]
     if not python.exists():
@@ -101,7 +101,7 @@ def test_s26_stream_chunks_and_rate_limit_come_back(provider: Provider, workplac
 
 
 def test_s61_early_break_is_recorded_as_far_as_it_was_read(provider: Provider, workplace: Workplace) -> None:
-    """A stream that the agent leaves early keeps the chunks that were read, and says so."""
+    """A stream that the agent leaves early keeps the chunks that were read, and is marked."""
     source = (
         "from openai import OpenAI\n"
         "stream = OpenAI().chat.completions.create(model='gpt-x', stream=True,\n"
@@ -119,7 +119,7 @@ def test_s61_early_break_is_recorded_as_far_as_it_was_read(provider: Provider, w
 
 
 CONTAINER: Final = ("unshare", "--map-root-user", "--net", "--pid", "--fork", "--mount-proc", "--ipc", "--uts")
-"""Namespaces of its own, as a container has them; nobody has brought a network there."""
+"""Separate namespaces, as in a container, without a network."""
 READS_ON = """
 import sys
 from openai import OpenAI
@@ -132,7 +132,7 @@ stream.close()
 
 
 def test_reading_a_stream_further_than_recorded_diverges(provider: Provider, workplace: Workplace) -> None:
-    """Chunks that were never recorded are not made up: the replay says `stream_overrun`."""
+    """Unrecorded chunks are not invented: the replay reports `stream_overrun`."""
     agent = workplace.write("agent.py", READS_ON)
     workplace.write("limit", "2")
     workplace.record(agent)
@@ -144,7 +144,7 @@ def test_reading_a_stream_further_than_recorded_diverges(provider: Provider, wor
 
 
 def test_s15_forty_identical_prompts_keep_their_own_answers(provider: Provider, workplace: Workplace) -> None:
-    """Of 40 concurrent identical prompts, each task gets its own recorded completion back: their vote is the same."""
+    """Of 40 concurrent identical prompts, each task gets its own recorded completion: their vote is the same."""
     recorded = workplace.record(AGENTS / "openai_agent.py", "forty")
     provider.stop()
     recording = workplace.recording()
@@ -159,7 +159,7 @@ def test_s15_forty_identical_prompts_keep_their_own_answers(provider: Provider, 
 
 
 def _said(call: CallRecord) -> str:
-    """The text of a model's answer, as it was recorded."""
+    """The text of a model's recorded answer."""
     body = json.loads("".join(text for _, text in json.loads(call.response)["chunks"]))
     found: str = body["choices"][0]["message"]["content"]
     return found
@@ -192,7 +192,7 @@ print("bodies", bodies, file=sys.stderr)
 
 
 def test_s15_ten_parallel_identical_tool_calls_pair_right(workplace: Workplace) -> None:
-    """Ten parallel identical tool calls, 50 rounds with other delays: every task gets its own result, no body runs."""
+    """Ten parallel identical tool calls, 50 rounds with new delays: every task gets its own result, no body runs."""
     agent = workplace.write("agent.py", TOOLS_UNDER_JITTER)
     recorded = workplace.record(agent, JITTER="1", ROUNDS="50")
     replayed = workplace.replay(agent, JITTER="2", ROUNDS="50")
@@ -222,7 +222,7 @@ for row in range(int(os.environ.get("ROWS", "2"))):
 
 @pytest.fixture
 def ledger(workplace: Workplace) -> Path:
-    """A side effect to watch: a table with ten rows."""
+    """An observable side effect: a table with ten rows."""
     import sqlite3
 
     path = workplace.path / "ledger.db"
@@ -238,7 +238,7 @@ def _hash(path: Path) -> str:
 
 
 def test_s27_one_call_more_than_recorded_is_never_made(provider: Provider, workplace: Workplace, ledger: Path) -> None:
-    """An agent that deletes once more than it did is stopped: exit 3, the database untouched, the call named."""
+    """An agent that deletes once more than recorded is stopped: exit 3, the database untouched, the call named."""
     agent = workplace.write("agent.py", LEDGER)
     workplace.record(agent)
     provider.stop()
@@ -250,7 +250,7 @@ def test_s27_one_call_more_than_recorded_is_never_made(provider: Provider, workp
 
 
 def test_s27_one_call_less_than_recorded_is_reported(provider: Provider, workplace: Workplace, ledger: Path) -> None:
-    """A recorded call that is not made any more is one `missing_call`."""
+    """A recorded call that is no longer made gives one `missing_call`."""
     agent = workplace.write("agent.py", LEDGER)
     workplace.record(agent)
     provider.stop()
@@ -262,7 +262,7 @@ def test_s27_one_call_less_than_recorded_is_reported(provider: Provider, workpla
 
 
 def test_s28_changed_prompt_is_a_changed_call(provider: Provider, workplace: Workplace, ledger: Path) -> None:
-    """A changed system prompt stops the replay with the place of the change, and opens no socket."""
+    """A changed system prompt stops the replay, names the place of the change, and opens no socket."""
     agent = workplace.write("agent.py", LEDGER)
     workplace.record(agent)
     asked = len(provider.requests)
@@ -289,7 +289,7 @@ def test_s28_changed_prompt_can_be_served_by_position(provider: Provider, workpl
 
 
 def test_s2_tools_live_models_stubbed(provider: Provider, workplace: Workplace, ledger: Path) -> None:
-    """With `--live 'tool:*'` the tool's body runs, the model's answer comes from the recording."""
+    """With `--live 'tool:*'` the tool's body runs; the model's answer comes from the recording."""
     agent = workplace.write("agent.py", LEDGER)
     recorded = workplace.record(agent)
     provider.stop()
@@ -308,7 +308,7 @@ def test_s2_tools_live_models_stubbed(provider: Provider, workplace: Workplace, 
 def test_s62_replay_file_needs_no_server_and_no_directory(
     provider: Provider, workplace: Workplace, tmp_path_factory: pytest.TempPathFactory, within: tuple[str, ...]
 ) -> None:
-    """A `.replay` file replays in an empty directory with nothing running, also where nothing can be reached."""
+    """A `.replay` file replays in an empty directory with nothing running, even without a network."""
     if within and subprocess.run([*within, "true"], capture_output=True, check=False).returncode != 0:
         pytest.skip("this kernel lets nobody make namespaces")
     agent = workplace.write("agent.py", READS_ON)
@@ -326,13 +326,13 @@ def test_s62_replay_file_needs_no_server_and_no_directory(
     elsewhere.within = within
     replayed = elsewhere.replay("agent.py", source=str(file))
     assert_identical(replayed, recorded.stdout, recording)
-    if within:  # not even its own loopback is up
+    if within:  # not even the loopback interface is up
         seen = subprocess.run([*within, "cat", "/proc/net/route"], capture_output=True, text=True, check=True).stdout
         assert len(seen.splitlines()) <= 1, seen
 
 
 def test_s11_one_variable_switches_off_record_replay(provider: Provider, workplace: Workplace) -> None:
-    """The same script runs unrecorded, recorded or replayed by SPANREPLAY_MODE alone."""
+    """SPANREPLAY_MODE alone decides whether the same script runs unrecorded, recorded or replayed."""
     agent = workplace.write(
         "agent.py", LEDGER.replace('for row in range(int(os.environ.get("ROWS", "2"))):', "for row in ():")
     )
@@ -348,7 +348,7 @@ def test_s11_one_variable_switches_off_record_replay(provider: Provider, workpla
 
 
 def test_an_api_key_is_nowhere_in_the_data_directory(provider: Provider, workplace: Workplace) -> None:
-    """The key that the agent authenticates with is in no file of the recording, nor in a replay's."""
+    """No file of the recording or of a replay contains the key that the agent authenticates with."""
     key = "sk-proj-Zx9Yw8Vu7Ts6Rq5Po4Nm3Lk2Ji1Hg0Fe9Dc8Ba7"
     workplace.environ["OTEL_RESOURCE_ATTRIBUTES"] = f"deployment.token={key},team=blue"
     recorded = workplace.record(AGENTS / "openai_agent.py", "create", "stream", OPENAI_API_KEY=key)
@@ -363,7 +363,7 @@ def test_an_api_key_is_nowhere_in_the_data_directory(provider: Provider, workpla
 @pytest.mark.slow
 @pytest.mark.parametrize("generation", PYTHONS)
 def test_u1_mcp_over_streamable_http_replays_with_the_server_gone(generation: str, workplace: Workplace) -> None:
-    """An MCP session over streamable HTTP replays without its server; its HTTP traffic is no boundary of its own."""
+    """An MCP session over streamable HTTP replays without its server; its HTTP traffic is not a separate boundary."""
 
     python = PYTHONS[generation]
     if not python.exists():
@@ -391,7 +391,7 @@ print(OpenAI().chat.completions.create(model="gpt-x", messages=messages).choices
 
 
 def test_redacted_request_replays_and_another_key_is_named(provider: Provider, workplace: Workplace) -> None:
-    """A prompt with a secret replays where the redaction key is; elsewhere the report says that the key is another."""
+    """A prompt with a secret replays if the redaction key is there; otherwise the report says that the key differs."""
     agent = workplace.write("agent.py", PASSWORD_IN_PROMPT)
     workplace.record(agent)
     provider.stop()

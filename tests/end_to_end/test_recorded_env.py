@@ -1,4 +1,4 @@
-"""A replay needs no key: it gives an agent the variables and `.env` files of the recording that are not here."""
+"""A replay needs no key: the agent gets recorded variables and `.env` files that are missing on this machine."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def laptop(tmp_path: Path) -> Workplace:
 
 @pytest.fixture
 def server(provider: Provider, tmp_path: Path) -> Workplace:
-    """Where the agent is recorded: with all its variables, and one that it never reads."""
+    """The workplace of the recording: with all the agent's variables, and one that it never reads."""
     folder = tmp_path / "server"
     folder.mkdir()
     url = f"http://127.0.0.1:{provider.port}/v1"
@@ -86,7 +86,7 @@ def server(provider: Provider, tmp_path: Path) -> Workplace:
 
 
 def carry(server: Workplace, laptop: Workplace, *files: str) -> str:
-    """Copy the agent, without its `.env`, and the recording; the recording's path there."""
+    """Copy the agent, without its `.env`, and the recording; return the recording's new path."""
     for name in files:
         laptop.write(name, (server.path / name).read_text(encoding="utf-8"))
     catalog = SpoolCatalog(server.path / ".spanreplay")
@@ -99,12 +99,12 @@ def carry(server: Workplace, laptop: Workplace, *files: str) -> str:
 
 
 def said(replayed: Replayed) -> str:
-    """Everything that a replay says."""
+    """Everything that a replay prints or reports."""
     return f"{replayed.stdout}{replayed.stderr}{replayed.verdict}"
 
 
 def stored(*places: Workplace) -> bytes:
-    """Every byte below the data directories, and of the recordings that were carried."""
+    """Every byte below the data directories and in the copied recordings."""
     files = [file for place in places for file in (place.path / ".spanreplay").rglob("*") if file.is_file()]
     files += [file for place in places for file in place.path.glob("*.replay")]
     assert files
@@ -112,13 +112,13 @@ def stored(*places: Workplace) -> bytes:
 
 
 def variables(server: Workplace) -> dict[str, str | None]:
-    """The variables of the one recording."""
+    """The variables in the one recording."""
     found: dict[str, str | None] = server.recording().root.manifest["variables"]
     return found
 
 
 LOOKING: Final = "import os\nfor number in range(700):\n    os.environ.get(f'A_SETTING_{number}')\n" + OPENAI
-"""A framework looks for hundreds of settings that nobody has made: Streamlit does."""
+"""Some frameworks, such as Streamlit, look for hundreds of settings that don't exist."""
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ LOOKING: Final = "import os\nfor number in range(700):\n    os.environ.get(f'A_S
 )
 @pytest.mark.sampled(2)
 def test_s62_a_replay_needs_no_key(server: Workplace, laptop: Workplace, source: str) -> None:
-    """In another folder, without any variable, an unchanged agent is identical; the verdict names what it was given."""
+    """In another folder, without any variable, an unchanged agent is identical; the verdict names the given ones."""
     server.write("agent.py", source)
     recorded = server.record("agent.py")
     done = laptop.replay("agent.py", source=carry(server, laptop, "agent.py"))
@@ -141,7 +141,7 @@ def test_s62_a_replay_needs_no_key(server: Workplace, laptop: Workplace, source:
 
 
 def test_s62_only_variables_that_were_used_are_kept(server: Workplace) -> None:
-    """A variable that nobody read is not in the recording, and a secret is there as its token."""
+    """A variable that isn't read is not in the recording, and a secret is there as its token."""
     server.environ["ACCOUNT"] = '{"kind": "service", "note": "Zk55-hiDden-9090-q"}'
     server.write("agent.py", OPENAI + "os.environ['ACCOUNT']\n")
     server.record("agent.py")
@@ -157,7 +157,7 @@ def test_s62_only_variables_that_were_used_are_kept(server: Workplace) -> None:
 
 @pytest.mark.parametrize("is_same_key", [True, False], ids=["same-redaction-key", "another-redaction-key"])
 def test_s62_what_is_set_here_wins_and_is_named(server: Workplace, laptop: Workplace, is_same_key: bool) -> None:
-    """The agent is given this machine's values; those that differ are named, and hidden ones that can't be told too."""
+    """The agent gets this machine's values; differing ones are named, and so are hidden ones that can't be compared."""
     server.write("agent.py", "import os\nprint(os.environ['TONE'], len(os.environ['OPENAI_API_KEY']))\n" + OPENAI)
     server.record("agent.py")
     source = carry(server, laptop, "agent.py")
@@ -178,7 +178,7 @@ def test_s62_what_is_set_here_wins_and_is_named(server: Workplace, laptop: Workp
 
 
 def test_s62_a_variable_with_the_recorded_value_is_not_named(server: Workplace) -> None:
-    """On the machine of the recording there is nothing to say."""
+    """On the recording machine, the verdict doesn't mention the environment."""
     server.write("agent.py", OPENAI)
     server.record("agent.py")
     done = server.replay("agent.py")
@@ -190,7 +190,7 @@ def test_s62_a_variable_with_the_recorded_value_is_not_named(server: Workplace) 
 def test_s62_without_the_recorded_environment_the_lead_is_the_agents_error(
     server: Workplace, laptop: Workplace
 ) -> None:
-    """`--no-recorded-env` gives nothing; the agent's own error leads, and the missing variables are named."""
+    """With `--no-recorded-env` nothing is given; the agent's error comes first, and the missing variables are named."""
     server.write("agent.py", OPENAI)
     server.record("agent.py")
     done = laptop.replay("agent.py", source=carry(server, laptop, "agent.py"), options=["--no-recorded-env"])
@@ -212,7 +212,7 @@ def _move_into_file(server: Workplace, prefix: str = "OPENAI_") -> None:
     ("source", "prefix"), [(DOTENV, "OPENAI_"), (SETTINGS, "DESK_")], ids=["python-dotenv", "pydantic-settings"]
 )
 def test_s62_a_missing_env_file_is_given(server: Workplace, laptop: Workplace, source: str, prefix: str) -> None:
-    """A file that git does not carry is there in a replay, with tokens for secrets, and not in the folder itself."""
+    """An untracked `.env` file exists in a replay, with tokens for secrets, but isn't created in the folder."""
     _move_into_file(server, prefix)
     del server.environ["TONE"]
     server.write("agent.py", source)
@@ -232,7 +232,7 @@ def test_s62_a_missing_env_file_is_given(server: Workplace, laptop: Workplace, s
 
 
 def test_s62_an_env_file_here_wins(server: Workplace, laptop: Workplace) -> None:
-    """What a `.env` file of this machine sets is not taken from the recording, and the file is named if it differs."""
+    """Values in this machine's `.env` file win over the recording, and the file is named if it differs."""
     server.write(".env", "TONE=a clerk\n")
     del server.environ["TONE"]
     server.write("agent.py", DOTENV)
@@ -246,10 +246,10 @@ def test_s62_an_env_file_here_wins(server: Workplace, laptop: Workplace) -> None
     assert done.verdict["recorded_env"]["differing"] == [".env"]
 
 
-# ── who reads, and how ──────────────────────────────────────────────────────────────────────────────
+# ── how variables are read ──────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize("source", [SETTINGS, COPY], ids=["pydantic-settings", "copy"])
 def test_s62_names_are_found_where_the_environment_is_copied(server: Workplace, laptop: Workplace, source: str) -> None:
-    """Who copies the whole environment has used the names that the agent's code mentions, and nothing else is kept."""
+    """Copying the whole environment counts as using the names in the agent's code; no other name is kept."""
     for old, new in (("OPENAI_API_KEY", "DESK_API_KEY"), ("OPENAI_BASE_URL", "DESK_BASE_URL"), ("MODEL", "DESK_MODEL")):
         server.environ[new] = server.environ.pop(old)
     server.write("agent.py", source)
@@ -278,7 +278,7 @@ print(look())
 
 
 def test_s62_each_way_to_read_a_variable_replays(server: Workplace, laptop: Workplace) -> None:
-    """`getenv`, `in`, defaults, bytes, `pop`, `setdefault` and a choice of names give what they gave."""
+    """`getenv`, `in`, defaults, bytes, `pop`, `setdefault` and filtered names give the recorded values."""
     names = dict.fromkeys("ABCDEF", "then") | {"GG_ONE": "1", "GG_TWO": "2", "OF_THE_TOOL": "inside"}
     server.environ |= names
     server.write("agent.py", READS)
@@ -314,7 +314,7 @@ for name, value in os.environ.items():
 
 
 def test_s62_a_loop_over_everything_keeps_nothing(server: Workplace) -> None:
-    """A loop over the whole environment that calls and copies inside is still no use of any one variable."""
+    """A loop over the whole environment, even with calls and copies inside, uses no particular variable."""
     server.write("agent.py", NESTED)
     server.record("agent.py")
     assert [name for name, value in variables(server).items() if value is not None] == []
@@ -344,7 +344,7 @@ if __name__ == "__main__":
 
 
 def test_s62_processes_of_the_run_see_the_same_variables(server: Workplace, laptop: Workplace) -> None:
-    """A worker is given what its parent handed on, what only the worker reads included, and not what it had removed."""
+    """A worker gets its parent's variables, even those that only the worker reads, but not those that were removed."""
     server.environ |= {"DESK": "refunds", "REMOVED": "gone"}
     server.write("agent.py", WORKER)
     recorded = server.record("agent.py")
@@ -355,9 +355,9 @@ def test_s62_processes_of_the_run_see_the_same_variables(server: Workplace, lapt
     assert done.verdict["recorded_env"]["given"] == ["DESK", "REMOVED"]
 
 
-# ── nothing of it leaves ────────────────────────────────────────────────────────────────────────────
+# ── nothing of it leaves the machine ────────────────────────────────────────────────────────────────
 def test_r9_a_live_call_sends_no_token_of_a_variable(server: Workplace, laptop: Workplace, provider: Provider) -> None:
-    """A model that is called live is not sent the token of a key, and not at a server that only the recording names."""
+    """A live model call never sends the token of a key, nor goes to a server known only from the recording."""
     server.write("agent.py", OPENAI)
     server.record("agent.py")
     source = carry(server, laptop, "agent.py")
@@ -402,7 +402,7 @@ for how in ("inherited", "env", "asyncio", "os.system"):
 
 
 def test_r9_a_live_program_has_only_what_is_set_here(server: Workplace, laptop: Workplace) -> None:
-    """A program that a live call starts in a replay is not handed what came from the recording, however it starts."""
+    """A program started by a live call in a replay gets no recorded variables, however it is started."""
     server.environ |= {"API_KEY": KEY, "DESK": "refunds"}
     server.write("agent.py", PROGRAMS)
     recorded = server.record("agent.py")
@@ -451,7 +451,7 @@ def _run(place: Workplace, *command: str) -> str:
 
 
 def test_s62_a_block_gives_the_variables_and_takes_them_back(server: Workplace, laptop: Workplace) -> None:
-    """`spanreplay.replay` does as the command does, and leaves the environment of its process as it was."""
+    """`spanreplay.replay` works like the command, and restores the environment of its process."""
     server.environ |= {"API_KEY": KEY, "DESK": "refunds"}
     server.write("agent.py", BLOCKS)
     assert _run(server, "agent.py", "record") == "refunds\n"
@@ -479,7 +479,7 @@ def test_answer():
 
 
 def test_s62_a_suite_needs_no_key(server: Workplace, laptop: Workplace) -> None:
-    """A test that was recorded with a key passes on a machine that has none."""
+    """A test recorded with a key passes on a machine without one."""
     server.write("test_agent.py", SUITE)
     suite = ("-m", "pytest", "-q", "-p", "no:cacheprovider", *OURS, "test_agent.py")
     assert "1 passed" in _run(server, *suite, "--replay-mode=record")

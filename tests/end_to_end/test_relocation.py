@@ -1,4 +1,4 @@
-"""A run is replayed where the agent lies in another folder: on a laptop, in CI, in a container."""
+"""A run replays if the agent is in another folder: on a laptop, in CI, in a container."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ if __name__ == "__main__":
 
 
 def make(folder: Path) -> Workplace:
-    """The agent and its data in a folder."""
+    """Create the agent and its data in a folder."""
     for name in ("code", "data", "home"):
         (folder / name).mkdir(parents=True)
     (folder / "code" / "agent.py").write_text(AGENT, encoding="utf-8")
@@ -69,7 +69,7 @@ def make(folder: Path) -> Workplace:
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A file with the run, and what it printed; the folder that it was recorded in is gone."""
+    """A file with the run, and its output; the folder where it was recorded is gone."""
     folder = tmp_path_factory.mktemp("production") / "srv" / "agent"
     place = make(folder)
     done = place.record("code/agent.py")
@@ -82,12 +82,12 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 def replay(folder: Path, file: Path, *options: str, **environ: str) -> Replayed:
-    """The run, replayed below another folder."""
+    """The run, replayed in another folder."""
     return make(folder).replay("code/agent.py", source=str(file), options=options, **environ)
 
 
 def test_s62_run_replays_where_the_agent_lies_in_another_folder(recorded: tuple[Path, str], tmp_path: Path) -> None:
-    """Prompts, arguments, paths of files and databases, tracebacks, output and files that name the folder."""
+    """Prompts, arguments, paths of files and databases, tracebacks, output and files that name the folder all match."""
     file, printed = recorded
     folder = tmp_path / "home of somebody" / "äpfel" / "agent"
     found = replay(folder, file)
@@ -100,7 +100,7 @@ def test_s62_run_replays_where_the_agent_lies_in_another_folder(recorded: tuple[
 
 
 def test_s62_another_file_in_another_folder_is_still_a_divergence(recorded: tuple[Path, str], tmp_path: Path) -> None:
-    """Only the folder is taken for the recorded one, not what lies in it."""
+    """Only the folder is mapped to the recorded one, not the files in it."""
     file, _ = recorded
     found = replay(tmp_path / "elsewhere", file, NOTE="other.txt")
     (cause,) = [each for each in found.verdict["divergences"] if not each.get("downstream")]

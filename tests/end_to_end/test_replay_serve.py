@@ -1,4 +1,4 @@
-"""`replay --serve`: a recorded request is tried by hand again and again, while its application is being mended."""
+"""`replay --serve`: try a recorded request by hand again and again while repairing its application."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ BODY: Final = {"text": "hello", "name": "ann"}
 
 @contextmanager
 def served(place: Workplace, run: str, command: Sequence[str]) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """A replay that listens and shows how to ask it: its address, and its process."""
+    """A listening replay that shows how to call it: its address and its process."""
     with served_replay(place, run, command) as (url, shown, process):
         assert shown == f"  curl -X POST {url}{PATH}\n"
         yield url, process
 
 
 def record(provider: Provider, path: Path, name: str) -> tuple[Workplace, str, str]:
-    """One recorded request; the workplace, its run, and the body of its answer."""
+    """One recorded request: the workplace, its run, and the body of its answer."""
     app, command, at = SERVERS[name]
     place = prepare(path, provider, app)
     with serve(place, command=command, at=at) as server:
@@ -84,7 +84,7 @@ def record(provider: Provider, path: Path, name: str) -> tuple[Workplace, str, s
 
 @pytest.mark.parametrize("name", SERVERS)
 def test_p4_a_recorded_request_is_tried_by_hand(name: str, provider: Provider, tmp_path: Path) -> None:
-    """What is not sent is as recorded; another body and another header reach the application."""
+    """Parts that aren't sent are as recorded; another body and another header reach the application."""
     place, run, text = record(provider, tmp_path, name)
     with served(place, run, SERVERS[name][1]) as (url, process):
         again = httpx.post(f"{url}{PATH}", timeout=TIMEOUT_S)
@@ -103,7 +103,7 @@ def test_p4_a_recorded_request_is_tried_by_hand(name: str, provider: Provider, t
 
 
 def test_p4_an_application_is_mended_while_its_replay_listens(provider: Provider, tmp_path: Path) -> None:
-    """Code that changed is what answers next; where the recording has no answer there is none."""
+    """Changed code gives the next answer; a call without a recorded answer fails."""
     place, run, text = record(provider, tmp_path, "uvicorn")
     with served(place, run, COMMAND) as (url, process):
         place.write("app.py", FASTAPI.replace('"reply": ', '"answer": '))
@@ -119,7 +119,7 @@ def test_p4_an_application_is_mended_while_its_replay_listens(provider: Provider
 
 
 def test_p4_only_requests_are_served(provider: Provider, tmp_path: Path) -> None:
-    """A script's run has no request: one line says so, and nothing listens."""
+    """A script's run has no request: one line says so, and no server starts."""
     place = prepare(tmp_path, provider, "")
     place.write("agent.py", f"import asyncio\n{ASKING}\nprint(asyncio.run(ask('hello')))\n")
     place.record("agent.py")

@@ -1,4 +1,4 @@
-"""`replay --serve` with a job: its input is tried by hand again and again, while its function is being mended."""
+"""`replay --serve` with a job: try its input by hand again and again while repairing its function."""
 
 from __future__ import annotations
 
@@ -87,12 +87,12 @@ WORKERS: Final = {
 
 
 def units_of(place: Workplace) -> list[Recording]:
-    """The runs of units that have ended."""
+    """The runs of ended units."""
     return [each for each in place.recordings() if "unit" in each.root.env and each.root.manifest]
 
 
 def record(place: Workplace, name: str) -> str:
-    """One job, done by a recorded worker that is stopped then; its run."""
+    """One job, done by a recorded worker that is then stopped; its run."""
     source, command = WORKERS[name]
     place.write("ask.py", ASK)
     with a_redis(place.path) as port:
@@ -113,7 +113,7 @@ def record(place: Workplace, name: str) -> str:
 
 @pytest.mark.parametrize("name", WORKERS)
 def test_p3_p4_a_recorded_job_is_tried_by_hand(name: str, provider: Provider, tmp_path: Path) -> None:
-    """What is not sent is as recorded; other arguments reach the function, and what it gives or raises goes back."""
+    """Omitted arguments are as recorded; others reach the function, and its result or exception is returned."""
     place = prepare(tmp_path, provider, "")
     run = record(place, name)
     provider.stop()
@@ -156,7 +156,7 @@ async def chat(socket: WebSocket):
 
 
 def test_p2_p4_a_websocket_session_is_not_served(provider: Provider, tmp_path: Path) -> None:
-    """It is many messages and not one answer: one line says so, what to do, and nothing listens."""
+    """A session has many messages, not one answer: one line says so and what to do, and no server starts."""
     place = prepare(tmp_path, provider, SOCKETS)
 
     async def ask(url: str) -> None:

@@ -1,4 +1,4 @@
-"""`spanreplay replay --timeout`: what never ends and never stands still ends there, with a verdict."""
+"""`spanreplay replay --timeout`: a program that never ends but never stalls is stopped with a verdict."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("who", ["thread", "process"])
 def test_s29_u5_a_replay_that_polls_for_ever_ends_in_time(workplace: Workplace, who: str) -> None:
-    """The verdict names the call that was waited for; an unchanged agent ends long before, and is not touched."""
+    """The verdict names the awaited call; an unchanged agent ends long before the limit."""
     agent = workplace.write("agent.py", AGENT)
     workplace.record(agent, who)
     assert workplace.replay(agent, who, options=["--timeout", "120"]).verdict["verdict"] == "identical"
@@ -57,7 +57,7 @@ def test_s29_u5_a_replay_that_polls_for_ever_ends_in_time(workplace: Workplace, 
 
 
 def test_s29_a_replay_that_makes_no_call_any_more_ends(workplace: Workplace) -> None:
-    """Without `--timeout` too, where nobody sits at a terminal; one that goes on making calls is not touched."""
+    """Without a terminal, the idle limit works without `--timeout` too; an agent that makes calls isn't stopped."""
     agent = workplace.write("agent.py", AGENT)
     workplace.record(agent, "thread")
     assert workplace.replay(agent, "thread", SPANREPLAY_REPLAY_IDLE="120").verdict["verdict"] == "identical"
@@ -68,7 +68,7 @@ def test_s29_a_replay_that_makes_no_call_any_more_ends(workplace: Workplace) -> 
 
 
 def test_u5_a_timeout_that_is_none_is_refused(workplace: Workplace) -> None:
-    """What a setting says is no number of seconds: the replay does not begin, and says so."""
+    """If a setting isn't a number of seconds, the replay doesn't start, and says so."""
     agent = workplace.write("agent.py", AGENT)
     workplace.record(agent, "thread")
     source = workplace.recordings()[0].run_id

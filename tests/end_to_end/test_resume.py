@@ -1,4 +1,4 @@
-"""Runs that wait for a human: suspended or killed, answered a day later, gone on with in another process."""
+"""Runs that wait for a human: suspended or killed, answered a day later, continued in another process."""
 
 from __future__ import annotations
 
@@ -78,13 +78,13 @@ REFACTORED = (
     .replace("for n in range(7):", "for n in list(range(7)):")
 )
 BEFORE = 23
-"""Calls before the question: four tools at once, four of models, seven times two tools, one more of a model."""
+"""Calls before the question: four tools at once, four models, two tools seven times, one more model call."""
 
 
 def resume(
     workplace: Workplace, *options: str, command: tuple[str, ...] = (), stdin: Any = subprocess.DEVNULL, **environ: str
 ) -> subprocess.CompletedProcess[str]:
-    """`spanreplay resume`, to its end."""
+    """Run `spanreplay resume` until it ends."""
     behind = ["--", *command] if command else []
     return subprocess.run(
         [str(BIN / "spanreplay"), "resume", *options, *behind],
@@ -114,7 +114,7 @@ def suspend(workplace: Workplace, source: str = AGENT, **environ: str) -> subpro
 
 
 def assert_gone_on(workplace: Workplace, old: Recording, printed: str, done: Any, provider: Provider) -> None:
-    """The run went on: what was printed before is the same, one model call was made, and it can be replayed."""
+    """Assert that the run continued: earlier output is the same, one model call was made, and it replays."""
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(printed), done.stdout
     lines = done.stdout.removeprefix(printed).splitlines()
@@ -139,7 +139,7 @@ def assert_gone_on(workplace: Workplace, old: Recording, printed: str, done: Any
 def test_s67_suspended_run_goes_on_a_day_later(
     place: str, source: str, provider: Provider, workplace: Workplace, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Twenty-three calls are served, none paid again; the answer is fed, the run goes on live and is recorded whole."""
+    """23 calls are served without paying again; the answer is fed in, the run continues live and is recorded whole."""
     waiting = suspend(workplace)
     assert waiting.returncode == 7, waiting.stderr
     old = workplace.recording()
@@ -169,7 +169,7 @@ def test_s67_suspended_run_goes_on_a_day_later(
 
 
 def test_s67_run_killed_while_it_waits_goes_on(provider: Provider, workplace: Workplace) -> None:
-    """A process that is killed while it waits at a terminal loses nothing: another one takes the answer."""
+    """A process killed while waiting at a terminal loses nothing: another process takes the answer."""
     workplace.write("agent.py", AGENT)
     ours, theirs = pty.openpty()
     try:
@@ -201,7 +201,7 @@ def test_s67_run_killed_while_it_waits_goes_on(provider: Provider, workplace: Wo
 
 
 def test_n17_changed_code_is_found_before_anything_is_live(provider: Provider, workplace: Workplace) -> None:
-    """Code that asks something else before the question is stopped with exit 3: no request, no effect, no new run."""
+    """Code that makes another call before the question is stopped with exit 3: no request, no effect, no new run."""
     suspend(workplace)
     provider.requests.clear()
     ledger = (workplace.path / "ledger").read_text()
@@ -230,7 +230,7 @@ print("and", input("Age? "))
 
 
 def test_s67_run_that_waits_twice_is_suspended_twice(workplace: Workplace) -> None:
-    """Each answer leads to the next question; the second suspended run is the one to resume."""
+    """Each answer leads to the next question; `latest` is the second suspended run."""
     assert suspend(workplace, TWICE).returncode == 7
     wrong = resume(workplace, "latest", "--input", "eve")
     assert (wrong.returncode, wrong.stdout) == (1, "")
@@ -246,7 +246,7 @@ def test_s67_run_that_waits_twice_is_suspended_twice(workplace: Workplace) -> No
 
 
 def test_s67_missing_answer_is_asked_for(workplace: Workplace) -> None:
-    """Without --input nothing is started, and the question is told."""
+    """Without --input nothing is started, and the question is printed."""
     suspend(workplace, TWICE)
     done = resume(workplace, "latest")
     assert (done.returncode, done.stdout) == (1, "")
@@ -271,7 +271,7 @@ for n in range(4):
 
 
 def test_s67_unfinished_effect_is_not_made_again_unless_told(workplace: Workplace) -> None:
-    """A run that was killed inside an irreversible call goes on only with --redo, and makes the finished ones once."""
+    """A run killed inside an irreversible call continues only with --redo, and doesn't repeat the finished calls."""
     workplace.write("agent.py", CRASHES)
     process = workplace.spawn([str(workplace.python), "agent.py"])
     process.communicate(timeout=TIMEOUT_S)
@@ -287,7 +287,7 @@ def test_s67_unfinished_effect_is_not_made_again_unless_told(workplace: Workplac
 
 
 def test_s67_agent_that_may_ask_goes_on_asking(workplace: Workplace, tmp_path: Path) -> None:
-    """By default a question is read from standard input, as ever; nothing is suspended."""
+    """By default a question is read from standard input as usual; nothing is suspended."""
     workplace.write("agent.py", TWICE)
     done = subprocess.run(
         [str(BIN / "opentelemetry-instrument"), str(workplace.python), "agent.py"],

@@ -1,4 +1,4 @@
-"""Threads that ask a model go on in a replay in the order in which the SDK had given them their answers."""
+"""Threads that call a model continue in the order in which the SDK had returned their answers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ print(*answers, sep="\\n")
 
 
 def test_n2_workers_of_a_queue_keep_their_order(tmp_path: Path) -> None:
-    """Four workers that append as answers come, from a provider that answers at once: the list is the recorded one."""
+    """Four workers append answers from a provider that answers at once: the list is as recorded."""
     with Provider() as provider:
         workplace = Workplace(tmp_path, provider.environ())
         agent = workplace.write("agent.py", AGENT)
@@ -93,7 +93,7 @@ print(*answers, sep="\\n")
 
 @pytest.mark.parametrize("how", ["threads", "pool"])
 def test_n2_answers_of_tools_keep_the_order_in_which_they_were_back(tmp_path: Path, how: str) -> None:
-    """Calls that end within a millisecond of each other: who was given an answer first goes on first."""
+    """If calls end within a millisecond of each other, the thread that was answered first continues first."""
     workplace = Workplace(tmp_path)
     agent = workplace.write("agent.py", TOOLS)
     recorded = workplace.record(agent, how)

@@ -1,4 +1,4 @@
-"""Which model a router asks is in the request: what a model's SDK picks at random is picked again in a replay."""
+"""A router's choice of model is part of the request: a model SDK's random choices are repeated in a replay."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ asyncio.run(main())
 
 
 def test_what_a_router_picks_is_picked_again(workplace: Workplace, provider: Provider, tmp_path: Path) -> None:
-    """Four tasks at a time, each with its own picks; a changed prompt is the one difference."""
+    """Four concurrent tasks make their own choices; a changed prompt is the one difference."""
     site = tmp_path / "site-packages"
     install(site, "litellm", {"litellm/__init__.py": ROUTER})
     workplace.environ.update(provider.environ(), PYTHONPATH=str(site))

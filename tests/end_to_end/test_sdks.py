@@ -18,7 +18,7 @@ from support.replaying import Workplace
 
 @dataclass(frozen=True)
 class Sdk:
-    """An SDK: its module, its agent, and the boundaries that the agent crosses."""
+    """An SDK: its module, its agent, and the boundaries that the agent uses."""
 
     module: str
     script: str
@@ -77,7 +77,7 @@ SDKS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("sdk", SDKS.values(), ids=SDKS)
 def test_u1_s22_s26_s58_sdk_replays_byte_for_byte(sdk: Sdk, provider: Provider, workplace: Workplace) -> None:
-    """Answers, chunks, tool calls, errors and concurrent calls come back as they were, each as its own kind of call."""
+    """Answers, chunks, tool calls, errors and concurrent calls are as recorded, each with its own call kind."""
     if importlib.util.find_spec(sdk.module.partition(".")[0]) is None:
         pytest.skip(f"{sdk.module} is not installed")
     provider.determinism = "plan-1"
@@ -99,7 +99,7 @@ def test_u1_s22_s26_s58_sdk_replays_byte_for_byte(sdk: Sdk, provider: Provider, 
 
 
 def _assert_envelopes(sdk: Sdk, provider: Provider, recording: Recording) -> list[CallRecord]:
-    """Every call of a model says who asked what and got what, as it was on the wire; gives those with an answer."""
+    """Assert that every model call holds sender, request and answer as on the wire; return the answered ones."""
     sent = [body for _, body in provider.requests]
     answered = []
     for call in recording.calls:
@@ -130,7 +130,7 @@ def _assert_envelopes(sdk: Sdk, provider: Provider, recording: Recording) -> lis
 
 
 def _temperature(body: object) -> object:
-    """The temperature that the provider was asked for, wherever it stands."""
+    """The temperature in the request to the provider, wherever it is."""
     if not isinstance(body, dict):
         return None
     places = [
@@ -163,14 +163,14 @@ def test_u1_s26_azure_replays_on_older_sdks(generation: str, provider: Provider,
 def test_u1_s26_litellm_replays_on_both_of_its_transports(
     transport: str, provider: Provider, workplace: Workplace
 ) -> None:
-    """LiteLLM's async calls go through httpx on aiohttp or on its own: each is recorded once, and replays."""
+    """LiteLLM's async calls go through httpx on aiohttp or on its own transport: each is recorded once, and replays."""
     if not LITELLM.exists():
         pytest.skip(f"no {LITELLM}: tools/agents.sh makes it")
     environ = {
         **workplace.environ,
-        "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # without it a price list is fetched from the internet at import
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # without it, LiteLLM downloads a price list at import
         "DISABLE_AIOHTTP_TRANSPORT": str(transport == "httpx"),
-        "OLLAMA_API_BASE": provider.url,  # where it asks what a model can
+        "OLLAMA_API_BASE": provider.url,  # where it looks up a model's capabilities
     }
     there = Workplace(workplace.path, environ, LITELLM)
     recorded = there.record(AGENTS / "sdks" / "litellm_agent.py")

@@ -1,4 +1,4 @@
-"""A replay knows what its recording hides, and sends no token of it to anybody."""
+"""A replay knows the secrets that its recording hides, and sends no token to anybody."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _said(replayed: Replayed) -> str:
 
 @pytest.fixture
 def recorded(workplace: Workplace) -> Workplace:
-    """An agent that has its password from elsewhere, learns that it is one, and uses it."""
+    """A recorded agent that gets a password in a response; it is redacted as a secret and used."""
     workplace.write("agent.py", AGENT)
     workplace.record("agent.py")
     assert PASSWORD.encode() not in _stored(workplace)
@@ -58,7 +58,7 @@ def test_r9_a_value_learned_from_a_response_is_known_in_the_replay(recorded: Wor
 
 
 def test_r9_a_changed_request_shows_no_secret(recorded: Workplace) -> None:
-    """A verdict about another request shows its token."""
+    """A verdict about a changed request shows its token."""
     recorded.write("agent.py", AGENT.replace("log in as bot", "sign in as bot"))
     done = recorded.replay("agent.py")
     assert done.causes()[0] == ("changed_call", "tool:login")
@@ -68,7 +68,7 @@ def test_r9_a_changed_request_shows_no_secret(recorded: Workplace) -> None:
 
 
 def test_r9_a_live_call_sends_no_token(workplace: Workplace) -> None:
-    """A live call that would send a token is not made, and its field is named; a flag lets it pass and says so."""
+    """A live call that would send a token is blocked, and its field is named; a flag allows it and reports it."""
     workplace.write("agent.py", AGENT)
     workplace.record("agent.py", SPANREPLAY_SEAL="false")
     refused = workplace.replay("agent.py", options=["--live", "tool:send"])
@@ -82,7 +82,7 @@ def test_r9_a_live_call_sends_no_token(workplace: Workplace) -> None:
 
 
 def test_r9_a_live_call_sends_the_true_value_where_the_key_is(recorded: Workplace) -> None:
-    """What the agent got back it sends as it would have then; the replay's own record has the token."""
+    """The agent sends the value that it received, as in the recorded run; the replay's own record has the token."""
     recorded.write("agent.py", AGENT.replace("    return note", "    return f'{note} {len(key)} {key[::-1]}'"))
     done = recorded.replay("agent.py", options=["--live", "tool:send"])
     assert done.stdout.splitlines()[-1] == f"done {len(PASSWORD)} {PASSWORD[::-1]}"
@@ -92,6 +92,6 @@ def test_r9_a_live_call_sends_the_true_value_where_the_key_is(recorded: Workplac
 
 
 def test_r9_a_live_call_with_the_agents_own_secret_is_made(recorded: Workplace) -> None:
-    """What the agent knows by itself is no token: redaction hides it from the record, not from the call."""
+    """A value that the agent itself holds is not a token: redaction hides it in the record, not from the call."""
     done = recorded.replay("agent.py", options=["--live", "tool:login"])
     assert done.status == 0, done.stderr

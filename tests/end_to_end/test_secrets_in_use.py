@@ -1,4 +1,4 @@
-"""An agent that works with secrets it was given replays identical where the redaction key is, on every way to it."""
+"""An agent that uses secrets it was given replays identically with the redaction key, however it got them."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def _stream(handler: Handler) -> None:
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Workplace, str, str]:
-    """One recorded run of the agent, the server's URL, and what it printed; the server has been stopped."""
+    """A recorded run of the agent, the server's URL, and its output; the server has been stopped."""
     given = {"row": ROW, "printed": PRINTED, "given": GIVEN, "caught": CAUGHT}
     workplace = Workplace(tmp_path_factory.mktemp("agent"), {"GIVEN": json.dumps(given)})
     workplace.write("agent.py", AGENT)
@@ -170,7 +170,7 @@ def _stored(workplace: Workplace) -> bytes:
 
 
 def test_r9_secrets_in_use_replay_identical_on_every_way(recorded: tuple[Workplace, str, str]) -> None:
-    """Headers, streams, rows, programs, generators, exceptions, files, workers: all is as it was, and said nowhere."""
+    """Headers, streams, rows, programs, generators, exceptions, files and workers replay without revealing secrets."""
     workplace, url, printed = recorded
     done = workplace.replay("agent.py", url)
     assert (done.status, done.verdict["verdict"]) == (0, "identical"), done.stderr
@@ -180,12 +180,12 @@ def test_r9_secrets_in_use_replay_identical_on_every_way(recorded: tuple[Workpla
 
 
 def _without_terminal(text: str) -> list[str]:
-    """The lines that the agent prints; what a call prints to the terminal is a token there in a replay."""
+    """The lines that the agent prints, except the one from inside a call, which is a token in a replay."""
     return [line for line in text.splitlines() if not line.startswith("the api_key=")]
 
 
 def test_r9_secrets_in_use_without_the_key_are_the_cause(recorded: tuple[Workplace, str, str], tmp_path: Path) -> None:
-    """Without the key the report names the calls and fields, and says what to set."""
+    """Without the key, the report names the calls and fields, and says what to set."""
     workplace, url, _ = recorded
     key = tmp_path / "other.key"
     key.write_text("ab" * 32 + "\n")

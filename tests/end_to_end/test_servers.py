@@ -1,4 +1,4 @@
-"""Processes that serve: workers forked after load are recorded, SIGTERM ends a run and nothing else changes."""
+"""Processes that serve: workers forked after load are recorded, and SIGTERM ends a run without other effects."""
 
 from __future__ import annotations
 
@@ -86,17 +86,17 @@ signal.signal(signal.SIGTERM, leave)
 """
     + WAIT,
 }
-"""What a program makes of SIGTERM."""
+"""Ways in which a program handles SIGTERM."""
 
 
 @pytest.fixture
 def workplace(provider: Provider, tmp_path: Path) -> Workplace:
-    """A directory for a server or a program that is ended from outside."""
+    """A directory for a server or a program that is stopped from outside."""
     return Workplace(tmp_path, {**provider.environ(), "SPANREPLAY_SUMMARY": "always"})
 
 
 def ask(port: int, path: str, process: subprocess.Popen[str]) -> int:
-    """The id of the process that answers, once the server listens."""
+    """The id of the process that answers; wait until the server listens."""
     deadline = time.monotonic() + TIMEOUT_S
     while True:
         try:
@@ -107,7 +107,7 @@ def ask(port: int, path: str, process: subprocess.Popen[str]) -> int:
 
 
 def end(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    """Status and output after SIGTERM."""
+    """Send SIGTERM; return the status and output."""
     process.send_signal(signal.SIGTERM)
     stdout, stderr = process.communicate(timeout=TIMEOUT_S)
     return process.returncode, stdout, stderr
@@ -115,21 +115,21 @@ def end(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 @pytest.mark.slow
 def test_p5_each_worker_of_gunicorn_is_a_run(workplace: Workplace) -> None:
-    """`gunicorn -w 2`: both workers' calls are recorded, shipped and ended; the end of each process says so."""
+    """`gunicorn -w 2`: both workers' calls are recorded and shipped, their runs end, and each process says so."""
     workplace.write("app.py", WSGI)
     port = free_port()
     with serve() as sink:
         command = [*GUNICORN, "-w", "2", "-b", f"127.0.0.1:{port}", "app:app"]
         server = workplace.spawn(command, OTEL_EXPORTER_OTLP_ENDPOINT=sink.endpoint)
         first = ask(port, "/a", server)
-        os.kill(first, signal.SIGSTOP)  # so that the other one has to answer
+        os.kill(first, signal.SIGSTOP)  # so that the other worker has to answer
         second = ask(port, "/b", server)
         os.kill(first, signal.SIGCONT)
         assert first != second
         status, _, stderr = end(server)
         shipped = ended_runs(sink)
     assert status == 0
-    assert len(shipped) == 4  # two processes, and a request of each
+    assert len(shipped) == 4  # two processes, and one request of each
     for worker in (first, second):
         assert f"server process {worker}, whose 1 request is a run of its own" in stderr
     assert (
@@ -139,7 +139,7 @@ def test_p5_each_worker_of_gunicorn_is_a_run(workplace: Workplace) -> None:
 
 @pytest.mark.slow
 def test_p5_each_worker_that_is_recycled_leaves_a_whole_run(workplace: Workplace) -> None:
-    """`gunicorn --max-requests 1`: each worker ends after its request, with a run of its own that is complete."""
+    """`gunicorn --max-requests 1`: each worker ends after its request, with its own complete run."""
     workplace.write("app.py", WSGI)
     port = free_port()
     command = [*GUNICORN, "-w", "1", "--max-requests", "1", "-b", f"127.0.0.1:{port}", "app:app"]
@@ -150,7 +150,7 @@ def test_p5_each_worker_that_is_recycled_leaves_a_whole_run(workplace: Workplace
     runs = [run for run in workplace.recordings() if "unit" in run.root.env]
     theirs = {run.run_id for run in runs} | {run.root.env["unit"]["process"] for run in runs}
     whole = {run.run_id for run in workplace.recordings() if run.completeness().is_complete}
-    assert theirs <= whole  # gunicorn's next worker may not hear of the end: it was forked a moment ago
+    assert theirs <= whole  # gunicorn's next worker may miss the signal: it was forked a moment ago
     assert len(theirs) == 6
     assert [len(run.calls) for run in runs] == [3, 3, 3]
     assert [path for path in ("/a", "/b", "/c") if any(path in run.calls[1].request for run in runs)] == [
@@ -162,7 +162,7 @@ def test_p5_each_worker_that_is_recycled_leaves_a_whole_run(workplace: Workplace
 
 @pytest.mark.slow
 def test_p5_requests_of_workers_forked_after_the_load_share_its_start(workplace: Workplace) -> None:
-    """`gunicorn --preload`: what the loading application calls is in one run, each worker's calls in its own."""
+    """`gunicorn --preload`: calls made while the application loads are in one run, each worker's calls in its own."""
     workplace.write("app.py", WSGI + '\napp({"PATH_INFO": "/loaded"}, lambda *_: None)\n')
     port = free_port()
     command = [*GUNICORN, "-w", "2", "--preload", "-b", f"127.0.0.1:{port}", "app:app"]
@@ -187,7 +187,7 @@ def test_p5_requests_of_workers_forked_after_the_load_share_its_start(workplace:
 
 @pytest.mark.slow
 def test_p5_runs_of_workers_are_whole_and_say_where_they_come_from(workplace: Workplace) -> None:
-    """Without a collector the runs of both workers are here, complete, each with its own call, of one origin."""
+    """Without a collector, the complete runs of both workers are here, each with its own call and the same origin."""
     workplace.write("app.py", WSGI)
     port = free_port()
     server = workplace.spawn([*GUNICORN, "-w", "2", "-b", f"127.0.0.1:{port}", "app:app"])
@@ -207,7 +207,7 @@ def test_p5_runs_of_workers_are_whole_and_say_where_they_come_from(workplace: Wo
 
 @pytest.mark.slow
 def test_p5_uvicorn_ends_as_without_us_and_its_run_says_how(workplace: Workplace) -> None:
-    """uvicorn dies of the SIGTERM that it sends itself after its shutdown; its run has a manifest, and says SIGTERM."""
+    """uvicorn re-raises SIGTERM after its shutdown and dies of it; its run has a manifest that says SIGTERM."""
     workplace.write("app.py", ASGI)
     ends = []
     for mode in ("off", "record"):
@@ -228,7 +228,7 @@ def test_p5_uvicorn_ends_as_without_us_and_its_run_says_how(workplace: Workplace
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.sampled(3)
 def test_p5_sigterm_is_what_it_is_without_us(name: str, workplace: Workplace) -> None:
-    """The same status and output, default disposition or handler; the run ends, with a manifest."""
+    """Status and output are the same, with default disposition or handler; the run ends with a manifest."""
     agent = workplace.write("agent.py", ASK + PROGRAMS[name])
     ends = []
     for mode in ("off", "record"):
@@ -283,7 +283,7 @@ os.write(1, b"the agent went on\\n")
 
 
 def test_p5_run_ends_though_the_main_thread_held_its_lock(tmp_path: Path) -> None:
-    """A signal inside of our own code lets that end, finishes the run, and not a line of the agent runs any more."""
+    """A signal inside our own code lets that code finish and ends the run; the agent doesn't continue."""
     agent = tmp_path / "agent.py"
     agent.write_text(HOLDING)
     done = subprocess.run([sys.executable, str(agent)], check=False, timeout=TIMEOUT_S, stdout=subprocess.PIPE)
@@ -306,7 +306,7 @@ with held:
 
 
 def test_p5_process_dies_of_sigterm_whatever_its_run_waits_for() -> None:
-    """If the run can't end, because the main thread holds a lock of it, the process dies all the same."""
+    """If the run can't end because the main thread holds its lock, the process dies anyway."""
     done = subprocess.run([sys.executable, "-c", STUCK], check=False, timeout=TIMEOUT_S)
     assert done.returncode == -signal.SIGTERM
 

@@ -1,4 +1,4 @@
-"""`spanreplay show` as a person on call uses it: the calls that matter, a page at a time."""
+"""`spanreplay show` for a person on call: the calls that matter, one page at a time."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def recorded(workplace: Workplace) -> Workplace:
 
 
 def show(workplace: Workplace, *options: str) -> subprocess.CompletedProcess[str]:
-    """What a pipe gets."""
+    """The output to a pipe."""
     return subprocess.run(
         [*SHOW, *options], cwd=workplace.path, env=workplace.environ, text=True, capture_output=True, check=False,
         timeout=TIMEOUT_S,
@@ -52,7 +52,7 @@ def show(workplace: Workplace, *options: str) -> subprocess.CompletedProcess[str
 
 
 def numbers(workplace: Workplace, *options: str) -> list[int]:
-    """The numbers of the calls that are chosen."""
+    """The numbers of the selected calls."""
     return [call["call"] for call in json.loads(show(workplace, "--json", *options).stdout)["calls"]]
 
 
@@ -72,7 +72,7 @@ def numbers(workplace: Workplace, *options: str) -> list[int]:
     ids=["all", "kind", "kinds", "none", "errors", "text", "json", "ignoring case", "together"],
 )
 def test_show_chooses_calls(recorded: Workplace, options: tuple[str, ...], expected: list[int]) -> None:
-    """By kind, by error, by what was said as people read it and as it is stored; calls keep their numbers."""
+    """Select by kind, by error, by text as people read it or as it is stored; calls keep their numbers."""
     assert numbers(recorded, *options) == expected
     shown = show(recorded, *options).stdout
     assert (f"{len(expected)} of 4 calls match" in shown) == (len(expected) < 4)
@@ -80,7 +80,7 @@ def test_show_chooses_calls(recorded: Workplace, options: tuple[str, ...], expec
 
 
 def test_show_grep_says_where_it_found_it(recorded: Workplace) -> None:
-    """The text around the match, and in which side of the call it stands."""
+    """It prints the text around the match and the part of the call that contains it."""
     assert 'found in response: refunded "50" euro' in show(recorded, "--grep", "50. euro").stdout
 
 
@@ -95,7 +95,7 @@ def test_show_grep_says_where_it_found_it(recorded: Workplace) -> None:
     ids=["no pattern", "one call", "no kind", "endless"],
 )
 def test_show_wrong_choice_is_one_line(recorded: Workplace, options: tuple[str, ...], status: int, said: str) -> None:
-    """A pattern that is none, and one that would take for ever, end with a line and no data."""
+    """An invalid pattern, or one that would run for too long, gives one line and no data."""
     done = show(recorded, *options)
     assert (done.returncode, done.stdout) == (status, "")
     assert said in done.stderr
@@ -103,7 +103,7 @@ def test_show_wrong_choice_is_one_line(recorded: Workplace, options: tuple[str, 
 
 
 def test_show_uses_the_pager_where_the_screen_is_too_small(recorded: Workplace, tmp_path: Path) -> None:
-    """PAGER shows what is longer than the terminal; what fits, a pipe and --no-pager go without."""
+    """PAGER shows output longer than the terminal; short output, a pipe and --no-pager don't use it."""
     pager = tmp_path / "pager"
     pager.write_text(PAGER)
     pager.chmod(0o755)

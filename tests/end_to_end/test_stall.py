@@ -1,4 +1,4 @@
-"""A replayed program that waits for what its changed code never lets happen ends with `order_stall`; it never hangs."""
+"""A replayed program that waits for an event that its changed code prevents ends with `order_stall`; it never hangs."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ thread.join()
 @pytest.mark.parametrize("way", WAITS)
 @pytest.mark.sampled(2)
 def test_s29_wait_for_ever_ends_with_order_stall(way: str, workplace: Workplace) -> None:
-    """Exit 3, and the one cause names the recorded call that is not made, and its lane."""
+    """Exit 3, and the one cause names the missing recorded call and its lane."""
     agent = workplace.write("agent.py", HEAD + WAITS[way])
     workplace.record(agent)
     same = workplace.replay(agent)

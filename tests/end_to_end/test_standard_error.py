@@ -1,4 +1,4 @@
-"""What a verdict does not speak for is one line of it; standard error is compared where that is asked for."""
+"""One line of the verdict names what it doesn't cover; standard error is compared on request."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def recorded(workplace: Workplace) -> Workplace:
 
 
 def test_n14_standard_error_is_compared_where_that_is_asked_for(recorded: Workplace) -> None:
-    """It is kept redacted, without our lines and without what calls write, and a changed line has diverged."""
+    """It is kept redacted, without our lines and the output of calls, and a changed line diverges."""
     kept = recorded.recording().root.manifest["stderr"]["text"]
     assert "sold 5" in kept
     assert "old way" in kept
@@ -69,7 +69,7 @@ def test_n14_standard_error_is_compared_where_that_is_asked_for(recorded: Workpl
 
 
 def test_n14_an_identical_verdict_names_what_it_does_not_speak_for(recorded: Workplace) -> None:
-    """One line of the report, and a member of the JSON with the names and the reason of each."""
+    """One line of the report and a member of the JSON give the names and the reason for each."""
     replayed = recorded.replay("agent.py")
     line = "not compared: stderr, log files, variables of Python and of telemetry"
     assert line in replayed.stderr
@@ -80,7 +80,7 @@ def test_n14_an_identical_verdict_names_what_it_does_not_speak_for(recorded: Wor
 
 
 def test_n14_what_the_recording_does_not_have_is_not_compared_silently(recorded: Workplace) -> None:
-    """`--compare stderr` of a recording without it is refused, and so is anything that nobody can compare."""
+    """`--compare stderr` is refused for a recording without it, and so is any stream that can't be compared."""
     whole = recorded.recording()
     kept = {name: value for name, value in whole.root.manifest.items() if name != "stderr"}
     check_plan(Plan().compare("stderr"), whole)

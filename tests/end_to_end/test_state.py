@@ -1,4 +1,4 @@
-"""What a run changes is its state, wherever it lies: a replay begins with it as the recorded run did."""
+"""Files that a run changes are its state, wherever they are: a replay starts with them as the recorded run did."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def assert_same(replayed: Replayed, stdout: str) -> None:
 
 
 def names(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder with its content; of a database nothing but its name."""
+    """Every file below a folder with its content; for a database, only its name."""
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()
             and ".spanreplay" not in p.parts and p.name != "verdict.json"}  # fmt: skip
 
 
 def test_r8_state_beside_the_code_is_what_it_was_when_the_run_began(workplace: Workplace) -> None:
-    """A memory that a first run left beside the code: each of two runs replays as it went, and changes nothing."""
+    """With a memory left beside the code by a first run, each of two runs replays as recorded and changes nothing."""
     (workplace.path / "given.txt").write_text("given.")
     agent = workplace.write("agent.py", STATE)
     outputs = [workplace.record(agent).stdout for _ in range(2)]
@@ -75,7 +75,7 @@ def test_r8_state_beside_the_code_is_what_it_was_when_the_run_began(workplace: W
 
 
 def test_r8_changed_paths_beside_the_code_are_there_again(workplace: Workplace) -> None:
-    """Files and folders that a run removed, moved or linked are as they were where its replay begins."""
+    """Files and folders that a run removed, moved or linked are back as its replay begins."""
     for folder in ("one", "two", "three", "four", "four/tree", "five", "five/deep", "six"):
         (workplace.path / folder).mkdir()
         for name in ("base", "gone"):

@@ -1,4 +1,4 @@
-"""Agents that read standard input replay without any."""
+"""Agents that read standard input replay without it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RAW = "import sys\nprint(len(sys.stdin.buffer.read()))\nprint(sys.stdin.read() =
 
 
 def record_with(workplace: Workplace, source: str, given: bytes) -> tuple[str, str]:
-    """Record an agent that is given this on standard input: its file, and what it printed."""
+    """Record an agent with this standard input; return its file and its output."""
     agent = workplace.write("agent.py", source)
     done = subprocess.run(
         [str(workplace.python.parent / "opentelemetry-instrument"), str(workplace.python), str(agent)],
@@ -53,7 +53,7 @@ def record_with(workplace: Workplace, source: str, given: bytes) -> tuple[str, s
     ids=["lines", "short", "whole"],
 )
 def test_s67_standard_input_is_served_from_the_recording(workplace: Workplace, source: str, given: str) -> None:
-    """Lines, `input()` and `read()` in turns: the same bytes, with nothing on standard input."""
+    """Lines, `input()` and `read()` in turns give the same bytes, with nothing on standard input."""
     agent, printed = record_with(workplace, source, given.encode())
     replayed = workplace.replay(agent)
     assert replayed.stdout == printed
@@ -62,7 +62,7 @@ def test_s67_standard_input_is_served_from_the_recording(workplace: Workplace, s
 
 
 def test_s67_bytes_that_are_no_text_are_served(workplace: Workplace) -> None:
-    """Binary input comes back byte for byte."""
+    """Binary input is served byte for byte."""
     agent, printed = record_with(workplace, RAW, bytes(range(256)) * 40)
     assert printed == "10240\nTrue\n"
     replayed = workplace.replay(agent)
@@ -70,7 +70,7 @@ def test_s67_bytes_that_are_no_text_are_served(workplace: Workplace) -> None:
 
 
 def test_s67_an_agent_that_reads_on_is_a_divergence(workplace: Workplace) -> None:
-    """One line more than was read is an extra call; the agent does not wait for a terminal."""
+    """Reading one more line is an extra call; the agent doesn't wait for a terminal."""
     agent, _ = record_with(workplace, "import sys\nprint(sys.stdin.readline())\n", b"one\ntwo\n")
     workplace.write("agent.py", "import sys\nprint(sys.stdin.readline())\nprint(sys.stdin.readline())\n")
     replayed = workplace.replay(agent)
@@ -79,7 +79,7 @@ def test_s67_an_agent_that_reads_on_is_a_divergence(workplace: Workplace) -> Non
 
 
 def test_r1_a_secret_on_standard_input_is_in_no_file(workplace: Workplace) -> None:
-    """A line with a key in it is recorded with its token."""
+    """A line with a key in it is recorded as a token."""
     secret = "sk-proj-" + "Qx7" * 16
     record_with(workplace, "import sys\nprint(len(sys.stdin.readline()))\n", f"key {secret}\n".encode())
     files = [path for path in (workplace.path / ".spanreplay").rglob("*") if path.is_file()]

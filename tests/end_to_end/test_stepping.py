@@ -1,4 +1,4 @@
-"""`--step` and `--break` at a real terminal, while the agent's standard streams are its own."""
+"""`--step` and `--break` at a real terminal, while the agent keeps its own standard streams."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ for line in ("1\\n", "2\\n", "3\\n"):
 
 
 class Terminal:
-    """A shell command at a terminal of its own; `expect` reads until a text comes, `type` writes a line."""
+    """A shell command at its own terminal; `expect` reads until a text appears, `type` writes a line."""
 
     def __init__(self, command: str, folder: Path, environ: dict[str, str]) -> None:
         self.pid, self._ours = pty.fork()
@@ -43,7 +43,7 @@ class Terminal:
         self._deadline = time.monotonic() + TIMEOUT_S
 
     def expect(self, text: str) -> str:
-        """Everything up to and with this text, since what was expected before."""
+        """Everything up to and including this text, since the last expected one."""
         while text not in self.seen[self._at :]:
             assert self._read(), f"{text!r} never came; after {self.seen[self._at :]!r}"
         end = self.seen.index(text, self._at) + len(text)
@@ -55,7 +55,7 @@ class Terminal:
         os.write(self._ours, line.encode() + b"\n")
 
     def wait(self) -> int:
-        """The exit status, when everything has been read."""
+        """The exit status, after all output has been read."""
         while self._read():
             pass
         _, status = os.waitpid(self.pid, 0)
@@ -83,7 +83,7 @@ def recorded(workplace: Workplace) -> list[int]:
 
 
 def open_terminal(workplace: Workplace, *options: str, **environ: str) -> Terminal:
-    """`spanreplay replay` at a terminal, with nothing on the agent's input, its output and talk into files."""
+    """`spanreplay replay` at a terminal, with no input for the agent; its output and the dialogue go to files."""
     command = [str(BIN / "spanreplay"), "replay", "latest", *options, "--", str(workplace.python), "agent.py"]
     line = f"{shlex.join(command)} < /dev/null > out 2> talk"
     return Terminal(line, workplace.path, {**workplace.environ, **environ})
@@ -125,7 +125,7 @@ def test_s63_quitting_reports_up_to_there(workplace: Workplace, recorded: list[i
 
 
 def test_s63_break_opens_pdb_in_the_agents_code(workplace: Workplace, recorded: list[int]) -> None:
-    """`--to N --break` stands at the agent's line before call N is answered; `continue` goes on to the end."""
+    """`--to N --break` stops at the agent's line before call N is answered; `continue` runs to the end."""
     terminal = open_terminal(workplace, "--to", str(recorded[1]), "--break")
     assert "agent.py" in terminal.expect("-> total += double(int(line))")
     terminal.expect("(Pdb) ")
@@ -138,7 +138,7 @@ def test_s63_break_opens_pdb_in_the_agents_code(workplace: Workplace, recorded: 
 
 
 def test_s63_break_goes_through_the_breakpoint_hook(workplace: Workplace, recorded: list[int]) -> None:
-    """PYTHONBREAKPOINT chooses the debugger, which is called once, with the agent's code on the stack."""
+    """PYTHONBREAKPOINT selects the debugger, which is called once, with the agent's code on the stack."""
     workplace.write(
         "mydebugger.py",
         "import sys\n"
@@ -159,7 +159,7 @@ def test_s63_break_goes_through_the_breakpoint_hook(workplace: Workplace, record
 
 
 def test_s63_editor_stops_at_the_call(workplace: Workplace, recorded: list[int]) -> None:
-    """An editor that attaches by DAP stops before call N, sees the agent's line and variables, and goes on."""
+    """An editor attached by DAP stops before call N, sees the agent's line and variables, and continues."""
     port = free_port()
     options = ["--to", str(recorded[1]), "--dap", f"127.0.0.1:{port}"]
     terminal = open_terminal(workplace, *options, PYDEVD_DISABLE_FILE_VALIDATION="1")
@@ -182,7 +182,7 @@ def test_s63_editor_stops_at_the_call(workplace: Workplace, recorded: list[int])
 
 
 def test_s63_stepping_without_a_terminal_is_refused(workplace: Workplace, recorded: list[int]) -> None:
-    """Where there is no terminal nothing is started, and the error says what to do instead."""
+    """Without a terminal nothing is started, and the error says what to do instead."""
     command = [str(BIN / "spanreplay"), "replay", "latest", "--step", "--", str(workplace.python), "agent.py"]
     line = f"setsid -w {shlex.join(command)} < /dev/null > out 2> talk"
     assert os.waitstatus_to_exitcode(os.system(f"cd {workplace.path} && {line}")) == 1  # noqa: S605 -- fixed words

@@ -18,7 +18,7 @@ from support.replaying import Workplace
 def test_s68_structured_agents_replay_byte_for_byte(
     provider: Provider, workplace: Workplace, command: tuple[str, ...]
 ) -> None:
-    """Each task gets its own answer in the recorded order; time-outs and back-offs come again without waiting."""
+    """Each task gets its own answer in the recorded order; timeouts and back-offs replay without waiting."""
     agent = AGENTS / "structured" / command[0]
     recorded = workplace.record(agent, *command[1:])
     recording = workplace.recording()
@@ -74,7 +74,7 @@ trio.run(main)
 
 
 def test_s68_thread_that_takes_long_keeps_its_place_among_those_of_its_turn(workplace: Workplace) -> None:
-    """Results that trio was given in one turn come one by one in a replay, and in the same order."""
+    """Results that trio received in one iteration are delivered one by one in a replay, in the same order."""
     agent = workplace.write("agent.py", SLOW_THREAD)
     recorded = workplace.record(agent)
     assert sorted(recorded.stdout.split()) == ["0", "1", "2"]

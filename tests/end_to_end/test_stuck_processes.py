@@ -1,4 +1,4 @@
-"""A changed program whose processes wait for each other for ever ends in a replay, with what it waits for."""
+"""A changed program whose processes deadlock ends in a replay with a report of what it waits for."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("how", ["joined", "left", "answered", "met"])
 @pytest.mark.sampled(2)
 def test_s48_processes_that_wait_for_each_other_do_not_hang_a_replay(workplace: Workplace, how: str) -> None:
-    """The unchanged program is identical; the changed one would wait without end when it runs live."""
+    """The unchanged program is identical; the changed one would wait forever if it ran live."""
     agent = workplace.write("agent.py", AGENT)
     workplace.record(agent, how)
     (recording,) = workplace.recordings()

@@ -1,4 +1,4 @@
-"""A person at a terminal is told what was recorded, once; nobody else is."""
+"""A person at a terminal gets one line about the recording; nobody else does."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LINE = re.compile(r"spanreplay: recorded (\d+ calls?), in \.spanreplay, run ([0-
 def record(
     workplace: Workplace, script: str | Path = "agent.py", *, is_background: bool = False, **environ: str
 ) -> Seen:
-    """Record an agent whose standard error is a terminal, and whose answer goes to a pipe."""
+    """Record an agent whose standard error is a terminal and whose output goes to a pipe."""
     command = [str(BIN / "opentelemetry-instrument"), str(workplace.python), str(script)]
     return run_in_terminal(
         command, workplace.path, {**workplace.environ, **environ}, is_piped=True, is_background=is_background
@@ -39,7 +39,7 @@ def record(
 
 
 def test_u1_run_ends_with_one_line(workplace: Workplace) -> None:
-    """How many calls, where, which run; how to see it is said once in a folder; standard output is the agent's."""
+    """The line gives call count, place and run; the hint for `show` appears once per folder; stdout is the agent's."""
     workplace.write("agent.py", CALL)
     first, second = record(workplace), record(workplace)
     run_ids = [r.run_id for r in workplace.recordings()]
@@ -56,7 +56,7 @@ def test_u1_run_ends_with_one_line(workplace: Workplace) -> None:
 
 
 def test_u1_nobody_else_is_told(workplace: Workplace) -> None:
-    """A pipe, a terminal in whose background the agent runs, and `never` get nothing; `always` is for a log."""
+    """A pipe, a background process group and `never` get no line; `always` writes it to a log too."""
     workplace.write("agent.py", CALL)
     assert workplace.record("agent.py").stderr == ""
     assert record(workplace, is_background=True).screen == ""
@@ -65,13 +65,13 @@ def test_u1_nobody_else_is_told(workplace: Workplace) -> None:
 
 
 def test_u1_agent_that_gives_standard_error_away(workplace: Workplace) -> None:
-    """The line reaches the terminal wherever the agent's own `sys.stderr` leads."""
+    """The line reaches the terminal wherever the agent redirects `sys.stderr`."""
     workplace.write("agent.py", NO_STDERR)
     assert LINE.fullmatch(record(workplace).screen)
 
 
 def test_u1_program_that_a_run_starts_says_nothing(workplace: Workplace) -> None:
-    """A Python program that records itself inside of a run leaves the line to the run that started it."""
+    """A Python program recorded inside a run leaves the line to the run that started it."""
     workplace.write("agent.py", CALL)
     seen = record(workplace, workplace.write("outer.py", CHILD))
     assert len(workplace.recordings()) == 2
@@ -88,7 +88,7 @@ def test_u1_program_that_a_run_starts_says_nothing(workplace: Workplace) -> None
     ids=["exits", "raises", "ends"],
 )
 def test_u1_agent_without_a_call_is_told_so(workplace: Workplace, source: str, status: int, said: str) -> None:
-    """That nothing was recorded, and why, by both ways to record."""
+    """The line says that nothing was recorded, and why, for both ways to record."""
     workplace.write("agent.py", source)
     seen = record(workplace)
     assert (seen.status, seen.lines[-1]) == (status, f"spanreplay: no call was recorded: {said}")
@@ -100,7 +100,7 @@ def test_u1_agent_without_a_call_is_told_so(workplace: Workplace, source: str, s
 
 
 def test_u1_incomplete_run_says_why(workplace: Workplace) -> None:
-    """A hole in the recording stands in the line."""
+    """The line mentions a hole in the recording."""
     source = f"{CALL}import os\npid = os.fork()\nif pid == 0:\n    os._exit(0)\nos.waitpid(pid, 0)\n"
     workplace.write("agent.py", source)
     (line,) = record(workplace).lines
@@ -108,7 +108,7 @@ def test_u1_incomplete_run_says_why(workplace: Workplace) -> None:
 
 
 def test_u1_run_that_was_sent_says_where(workplace: Workplace) -> None:
-    """The collector's address without path or key, and its Phoenix page of the run if the collector knows one."""
+    """The line has the collector's address without path or key, and its Phoenix page of the run if known."""
     workplace.write("agent.py", TWO)
     with serve() as sink:
         sink.answer = lambda seen: Answer(headers={"x-spanreplay-phoenix": "http://phoenix.test:6006/"})

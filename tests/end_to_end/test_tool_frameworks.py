@@ -19,7 +19,7 @@ QUIET = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}
 
 @dataclass(frozen=True)
 class Framework:
-    """One framework: its agent, where it is installed, the sections that one test runs, what they must record."""
+    """One framework: its agent, its environment, the sections in one test, and what they must record."""
 
     script: str
     place: str
@@ -60,7 +60,7 @@ FRAMEWORKS = {
         "crewai_agent.py",
         "crewai",
         ("chain", "limited", "failing", "structured", "direct"),
-        frozenset({"buy", "settle", "quote", "break_down", "stat"}),  # it looks for what its agents were trained with
+        frozenset({"buy", "settle", "quote", "break_down", "stat"}),  # it looks up what its agents were trained with
         ("crewai",),
     ),
     "crewai-delegating": Framework(
@@ -77,7 +77,7 @@ def _python(place: str) -> Path:
 
 
 def assert_replayed(replayed: Replayed, stdout: str, recording: Recording) -> None:
-    """The replay said and did the same, from the recording alone."""
+    """Assert that the replay printed and did the same, from the recording alone."""
     assert replayed.verdict["verdict"] == "identical", replayed.stderr
     assert (replayed.status, replayed.stdout) == (0, stdout)
     counts = replayed.verdict["counts"]
@@ -89,7 +89,7 @@ def assert_replayed(replayed: Replayed, stdout: str, recording: Recording) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_u1_s50_framework_replays_byte_for_byte(name: str, provider: Provider, workplace: Workplace) -> None:
-    """With the provider stopped: same output, no tool's body runs, the same OpenInference spans."""
+    """With the provider stopped: same output, no tool body runs, the same OpenInference spans."""
     framework = FRAMEWORKS[name]
     environ = {**workplace.environ, **QUIET, **without_instrumentors(*framework.instrumentors)}
     there = Workplace(workplace.path, environ, _python(framework.place))
@@ -106,7 +106,7 @@ def test_u1_s50_framework_replays_byte_for_byte(name: str, provider: Provider, w
     assert assert_same_spans(there.path / ".spanreplay", recording.run_id) == set(framework.instrumentors)
 
 
-# OpenInference's part for pydantic-ai is a processor of the library's own spans, which the user adds
+# OpenInference's part for pydantic-ai processes the library's own spans and is added by the user
 INSTRUMENTED = """
 import runpy, sys
 from openinference.instrumentation.pydantic_ai import OpenInferenceSpanProcessor
@@ -125,7 +125,7 @@ runpy.run_path(script, run_name="__main__")
 
 @pytest.mark.slow
 def test_u1_spans_of_pydantic_ai_are_the_same(provider: Provider, workplace: Workplace) -> None:
-    """The library's own spans, which OpenInference adds to, are those of the recording."""
+    """The library's own spans, extended by OpenInference, are the recorded ones."""
     there = Workplace(workplace.path, workplace.environ, _python("openai3"))
     agent = there.write("instrumented.py", INSTRUMENTED)
     args = (str(AGENTS / "pydantic_ai_agent.py"), "tools", "retries", "structured", "stream")
@@ -133,7 +133,7 @@ def test_u1_spans_of_pydantic_ai_are_the_same(provider: Provider, workplace: Wor
     provider.stop()
     recording = there.recording()
     kinds = read_attribute(there.path / ".spanreplay", recording.run_id, "pydantic-ai", "openinference.span.kind")
-    assert kinds == {"AGENT", "LLM", "TOOL"}  # what OpenInference adds at a span's end
+    assert kinds == {"AGENT", "LLM", "TOOL"}  # attributes that OpenInference adds at a span's end
     assert_replayed(there.replay(agent, *args), recorded.stdout, recording)
     assert assert_same_spans(there.path / ".spanreplay", recording.run_id, "pydantic-ai") == {"pydantic-ai"}
 
@@ -214,7 +214,7 @@ ADAPTED = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ADAPTED)
 def test_s50_tool_of_another_framework_is_recorded_once(name: str, workplace: Workplace) -> None:
-    """A framework's wrapper around a tool of LangChain or of an MCP session makes one call, not two."""
+    """A framework's wrapper around a LangChain tool or an MCP session makes one call, not two."""
     place, source, boundary = ADAPTED[name]
     there = Workplace(workplace.path, {**workplace.environ, **QUIET}, _python(place))
     agent = there.write("agent.py", source)

@@ -1,4 +1,4 @@
-"""A request that goes through several services: its runs are found by its W3C trace, in their order."""
+"""A request that goes through several services: its runs are found by their W3C trace, in order."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def ask(text: str, request: Request):
 
 @pytest.fixture
 def services(provider: Provider, tmp_path: Path) -> dict[str, Workplace]:
-    """Two services, each in a folder of its own, that record to the same place."""
+    """Two services, each in its own folder, that record to the same place."""
     found = {}
     for name, source in (("back", BACK), ("front", FRONT)):
         (tmp_path / name).mkdir()
@@ -65,7 +65,7 @@ def services(provider: Provider, tmp_path: Path) -> dict[str, Workplace]:
 
 
 def run_command(place: Workplace, *arguments: str) -> str:
-    """What a `spanreplay` command prints."""
+    """The output of a `spanreplay` command."""
     done = subprocess.run(
         [str(BIN / "spanreplay"), *arguments],
         cwd=place.path, env=place.environ, capture_output=True, text=True, check=True,
@@ -74,13 +74,13 @@ def run_command(place: Workplace, *arguments: str) -> str:
 
 
 def list_trace(place: Workplace, trace: str) -> list[dict[str, Any]]:
-    """What `spanreplay ls --trace --json` shows."""
+    """The JSON of `spanreplay ls --trace --json`."""
     found: list[dict[str, Any]] = json.loads(run_command(place, "ls", "--json", "--trace", trace))
     return found
 
 
 def test_p6_runs_of_a_trace_are_listed_in_order_over_services(services: dict[str, Workplace]) -> None:
-    """`ls --trace` names the runs of both services that one request went through, and of no other request."""
+    """`ls --trace` lists the runs in both services that one request went through, and no other request's."""
     back, front = services["back"], services["front"]
     with serve(back) as called, serve(front, BACK=called.url) as caller:
         for text, header in (("before", OTHER), ("hello", PARENT), ("after", "")):
@@ -112,7 +112,7 @@ def test_p6_runs_of_a_trace_are_listed_in_order_over_services(services: dict[str
     "header", ["", "hello", "00-" + "0" * 32 + "-00f067aa0ba902b7-01", f"ff-{TRACE}-00f067aa0ba902b7-01"]
 )
 def test_p6_a_header_that_names_no_trace_is_let_alone(header: str, services: dict[str, Workplace]) -> None:
-    """A client's `traceparent` that is none belongs to no trace; the request is served and recorded."""
+    """An invalid `traceparent` from a client belongs to no trace; the request is served and recorded."""
     back = services["back"]
     with serve(back) as server:
         headers = {"traceparent": header} if header else {}
@@ -134,7 +134,7 @@ def _units(place: Workplace) -> list[Any]:
 
 
 def test_p6_a_trace_that_is_none_is_refused(tmp_path: Path) -> None:
-    """What is no trace id is one line that says what is one."""
+    """An invalid trace id gives one line that describes the format."""
     done = subprocess.run(
         [str(BIN / "spanreplay"), "ls", "--trace", "u-17"], cwd=tmp_path, capture_output=True, text=True, check=False
     )
@@ -144,7 +144,7 @@ def test_p6_a_trace_that_is_none_is_refused(tmp_path: Path) -> None:
 
 # ── replayed together ───────────────────────────────────────────────────────────────────────────────
 def _record(services: dict[str, Workplace], provider: Provider) -> None:
-    """One request, answered by both services, which are stopped then, as their provider is."""
+    """One request answered by both services, which are then stopped, as is their provider."""
     back, front = services["back"], services["front"]
     with serve(back) as called, serve(front, BACK=called.url) as caller:
         headers = {"traceparent": PARENT}
@@ -156,7 +156,7 @@ def _record(services: dict[str, Workplace], provider: Provider) -> None:
 
 
 def _replay_trace(services: dict[str, Workplace], *options: str) -> tuple[int, dict[str, Any], str]:
-    """Exit status, report and standard error of `spanreplay trace`, in a folder of neither service."""
+    """Exit status, report and standard error of `spanreplay trace`, run outside both services' folders."""
     place = services["front"]
     folder = place.path.parent
     told = [f"--service={name}={sys.executable} -m uvicorn app:app" for name in services]
@@ -170,7 +170,7 @@ def _replay_trace(services: dict[str, Workplace], *options: str) -> tuple[int, d
 
 
 def test_p4_p6_all_runs_of_a_trace_replay_from_one_command(services: dict[str, Workplace], provider: Provider) -> None:
-    """Those that were called first; then, with what a changed one answers now, the one that called it."""
+    """The called services replay first; the caller then replays with the answer that a changed service gives now."""
     _record(services, provider)
     status, report, stderr = _replay_trace(services)
     assert status == 0, stderr
@@ -198,7 +198,7 @@ def test_p4_p6_all_runs_of_a_trace_replay_from_one_command(services: dict[str, W
 def test_p4_a_caller_has_the_recorded_answer_of_a_service_that_gives_none(
     services: dict[str, Workplace], provider: Provider
 ) -> None:
-    """A changed call ends the replay of a service before it answers: that is said, and the other one goes on."""
+    """A changed call ends a service's replay before it answers: the report says so, and the other service continues."""
     _record(services, provider)
     services["back"].write("app.py", BACK.replace('"content": text', '"content": text + "!"'))
     status, report, stderr = _replay_trace(services)
@@ -210,7 +210,7 @@ def test_p4_a_caller_has_the_recorded_answer_of_a_service_that_gives_none(
 def test_p4_a_called_service_whose_own_calls_do_not_fit_is_named(
     services: dict[str, Workplace], provider: Provider
 ) -> None:
-    """Asked for something else now, it asks its model for something else: that call has diverged, and says why."""
+    """A changed incoming request makes the service ask its model something else: that call diverges, with a reason."""
     _record(services, provider)
     services["front"].write("app.py", FRONT.replace('f"/{text}-{number}"', 'f"/{text}-{number * number}"'))
     status, report, stderr = _replay_trace(services)
@@ -226,7 +226,7 @@ def test_p4_a_called_service_whose_own_calls_do_not_fit_is_named(
 
 
 def test_p4_a_trace_says_what_it_needs(services: dict[str, Workplace], provider: Provider) -> None:
-    """Without a command for each application nothing is started: what a recording says is not run by itself."""
+    """Without a command for each application nothing is started: commands in a recording are never run."""
     _record(services, provider)
     status, _, stderr = _replay_trace(services, f"--service=back={sys.executable} -m uvicorn app:app")
     assert status == 2

@@ -1,4 +1,4 @@
-"""A trace whose services ask for something else now, or answer with another status: all are replayed together."""
+"""A trace whose services change their requests or answer with another status: all are replayed together."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def client(request):
     propagate.inject(headers, propagate.extract(request.headers))
     return httpx.AsyncClient(base_url=os.environ["BACK"], headers=headers, timeout=60)
 """
-"""How a service begins that asks another one, in its start too."""
+"""The beginning of a service that calls another one, during startup too."""
 SHOP: Final = f"""{ASKING}
 @app.post("/order")
 async def order(request: Request):
@@ -72,7 +72,7 @@ SOURCES: Final = {"stock": STOCK, "shop": SHOP, "front": FRONT}
 
 @pytest.fixture
 def services(provider: Provider, tmp_path: Path) -> dict[str, Workplace]:
-    """Three services that ask each other, each in a folder of its own; one request to the first is recorded."""
+    """Three services that call each other, each in its own folder; one request to the first is recorded."""
     found = {}
     for name, source in SOURCES.items():
         (tmp_path / name).mkdir()
@@ -92,7 +92,7 @@ def services(provider: Provider, tmp_path: Path) -> dict[str, Workplace]:
 
 
 def replay_trace(services: dict[str, Workplace]) -> tuple[int, list[dict[str, Any]], str]:
-    """Exit status, runs of the report, and standard error of `spanreplay trace`."""
+    """Exit status, runs in the report, and standard error of `spanreplay trace`."""
     place = services["front"]
     folder = place.path.parent
     told = [f"--service={name}={sys.executable} -m uvicorn app:app" for name in services]
@@ -106,14 +106,14 @@ def replay_trace(services: dict[str, Workplace]) -> tuple[int, list[dict[str, An
 
 
 def answer_of(run: dict[str, Any]) -> str:
-    """What a run that has diverged answers now, as its last divergence tells it."""
+    """The current answer of a diverged run, from its last divergence."""
     last = run["verdict"]["divergences"][-1]
     assert last["boundary"] == "http:response", last
     return json.dumps([diff.get("now") for diff in last["diff"]])
 
 
 def test_p4_p6_a_changed_request_goes_through_all_services(services: dict[str, Workplace]) -> None:
-    """Through three in a chain, each is asked for what its caller wants now; so is what follows from the new answer."""
+    """Each of three chained services gets its caller's new request; later calls use the new answers."""
     services["front"].write("app.py", FRONT.replace('"count": 1', '"count": 3'))
     status, runs, stderr = replay_trace(services)
     assert status == 3, stderr
@@ -133,7 +133,7 @@ def test_p4_p6_a_changed_request_goes_through_all_services(services: dict[str, W
 
 
 def test_p4_p6_status_and_type_of_an_answer_are_passed_on(services: dict[str, Workplace]) -> None:
-    """A refusal of the last service, in plain text, is what the first one shows."""
+    """A plain-text refusal by the last service is passed on by the first one."""
     services["front"].write("app.py", FRONT.replace("// 5 + 1", "// 5 + 11"))
     status, runs, stderr = replay_trace(services)
     assert status == 3, stderr
@@ -143,7 +143,7 @@ def test_p4_p6_status_and_type_of_an_answer_are_passed_on(services: dict[str, Wo
 
 
 def test_p4_p6_a_service_that_fails_now_fails_for_its_caller(services: dict[str, Workplace]) -> None:
-    """Its own error is a status of 500 for the one that called it, though that one asks for the same."""
+    """An error in a service is a 500 for its caller, even though the caller's request is the same."""
     services["stock"].write("app.py", STOCK.replace('"count"] < 0', '"count"] == 2'))
     status, runs, stderr = replay_trace(services)
     assert status == 3, stderr

@@ -1,4 +1,4 @@
-"""What carries a call is no part of it: HTTP/1.1, HTTP/2 and an application in the same process."""
+"""The transport is not part of a call: HTTP/1.1, HTTP/2 and an application in the same process are equivalent."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _version(recording: Recording) -> set[str]:
 def test_s6_recordings_over_three_transports_replay_each_other(
     server: tuple[str, subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
-    """The same agent has the same keys over each, and each recording is replayed identically over the other two."""
+    """The same agent has the same keys over each, and each recording replays identically over the other two."""
     url, process = server
     places = {}
     for how in HOW:
@@ -60,7 +60,7 @@ def test_s6_recordings_over_three_transports_replay_each_other(
     recordings = {how: there.recording() for how, there in places.items()}
     assert {how: _version(recording) for how, recording in recordings.items()} == {h: {v} for h, v in VERSIONS.items()}
     assert len(set(printed.values())) == 3
-    # Sorted: which of the calls of a `gather` leaves first is up to the transport
+    # Sorted: the transport decides which call of a `gather` leaves first
     keys = {how: sorted((c.lane, c.boundary, c.index, c.key) for c in r.calls) for how, r in recordings.items()}
     assert keys["h1"] == keys["h2"] == keys["asgi"]
     assert len(keys["h1"]) == 8

@@ -1,4 +1,4 @@
-"""A server under uvicorn: each request is a run of its own, and replays by itself with the provider stopped."""
+"""A server under uvicorn: each request is a separate run, and replays by itself with the provider stopped."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def place(provider: Provider, tmp_path: Path) -> Workplace:
 
 
 def test_p2_p4_a_request_is_a_run_and_replays_alone(provider: Provider, place: Workplace) -> None:
-    """Request, body, what it causes and response are one run; it replays without provider, port and key."""
+    """Request, body, effects and response are one run; it replays without provider, port and key."""
     with serve(place) as server:
         answer = httpx.post(f"{server.url}/chat", json={"text": "hello"}, timeout=TIMEOUT_S)
         server.stop()
@@ -101,15 +101,15 @@ def test_p2_p4_a_request_is_a_run_and_replays_alone(provider: Provider, place: W
     assert process.root.app == "uvicorn"
     assert [call.name for call in process.calls] == ["openai.chat.completions", "start"]
     assert unit.root.manifest["process"] == process.run_id
-    laptop = Workplace(place.path)  # where nobody has set the provider's address or a key
-    replayed = laptop.replay(*COMMAND, "--port", "1", source=unit.run_id)  # a port that nobody may open
+    laptop = Workplace(place.path)  # without the provider's address or a key
+    replayed = laptop.replay(*COMMAND, "--port", "1", source=unit.run_id)  # a port that may not be opened
     assert replayed.status == 0, replayed.stderr
     assert replayed.verdict["verdict"] == "identical"
     assert replayed.verdict["counts"]["served"] == len(unit.calls) + len(process.calls)
 
 
 def test_p4_a_changed_response_is_named(provider: Provider, place: Workplace) -> None:
-    """An application that answers something else has diverged, at its response."""
+    """An application that now sends another response diverges at its response."""
     with serve(place) as server:
         httpx.post(f"{server.url}/chat", json={"text": "hello"}, timeout=TIMEOUT_S)
         server.stop()
@@ -138,7 +138,7 @@ async def _ask_all(url: str, count: int) -> list[str]:
 
 
 def test_p2_p6_many_requests_at_once_are_as_many_runs(provider: Provider, place: Workplace) -> None:
-    """No call is in another request's run; each names its user and session; a sample replays alone."""
+    """No call is in another request's run; each run names its user and session; a sample replays alone."""
     count = 30
     with serve(place) as server:
         answers = asyncio.run(_ask_all(server.url, count))
@@ -167,7 +167,7 @@ def test_p2_p6_many_requests_at_once_are_as_many_runs(provider: Provider, place:
 
 
 def test_p5_ended_units_are_whole_when_the_process_is_killed(provider: Provider, place: Workplace) -> None:
-    """After kill -9 the units that had ended are complete and replay; the one in flight says that it did not end."""
+    """After kill -9, ended units are complete and replay; the one in flight says that it did not end."""
     place.write("app.py", APP + SLOW)
     with serve(place) as server:
         for number in range(3):
@@ -204,7 +204,7 @@ async def wait():
 
 
 def test_p5_a_client_that_went_away_cancels_its_unit(provider: Provider, place: Workplace) -> None:
-    """The unit is complete, its outcome is `cancelled`, and a replay goes away at the same moment."""
+    """The unit is complete with outcome `cancelled`, and a replay disconnects at the same moment."""
     place.write("app.py", APP + SLOW)
     with serve(place) as server:
         with httpx.stream("GET", f"{server.url}/hang", timeout=TIMEOUT_S) as hanging:
@@ -221,7 +221,7 @@ def test_p5_a_client_that_went_away_cancels_its_unit(provider: Provider, place: 
 
 
 def test_p5_a_server_that_cancels_a_request_cancels_its_unit(provider: Provider, place: Workplace) -> None:
-    """A server that stops waiting for a request cancels it, and so does the replay, at the same moment."""
+    """A server that stops waiting for a request cancels it, and the replay does so at the same moment."""
     place.write("app.py", APP + SLOW)
     with ThreadPoolExecutor(1) as pool, serve(place, UVICORN_TIMEOUT_GRACEFUL_SHUTDOWN="1") as server:
         asking = pool.submit(httpx.get, f"{server.url}/wait", timeout=TIMEOUT_S)
@@ -238,7 +238,7 @@ def test_p5_a_server_that_cancels_a_request_cancels_its_unit(provider: Provider,
 
 
 def test_p6_a_span_of_the_application_names_the_user(place: Workplace) -> None:
-    """What an instrumentor says of a request's user belongs to the request's run, and to no other."""
+    """A user named by an instrumentor's span belongs to that request's run only."""
     with serve(place) as server:
         for user in ("ann", "bob"):
             httpx.get(f"{server.url}/as/{user}", timeout=TIMEOUT_S)
@@ -263,7 +263,7 @@ SABOTAGE: Final = {
 @pytest.mark.parametrize("part", SABOTAGE)
 @pytest.mark.sampled(3)
 def test_p2_an_error_of_ours_lets_the_request_through(part: str, place: Workplace) -> None:
-    """Whatever of the recording fails, the client gets what the application sends."""
+    """Whatever part of the recording fails, the client gets the application's response."""
     broken = "from spanreplay.units import asgi, factory, unit_run\ndef broken(*args, **kwargs): raise ValueError\n"
     place.write("app.py", f"{APP}\n{broken}{SABOTAGE[part]}\n")
     with serve(place) as server:
@@ -274,7 +274,7 @@ def test_p2_an_error_of_ours_lets_the_request_through(part: str, place: Workplac
 
 
 def test_p2_p4_a_unit_of_a_worker_replays_in_one_process(provider: Provider, place: Workplace) -> None:
-    """Under `--workers 2` each worker has a start of its own; the recorded command replays without any worker."""
+    """Under `--workers 2` each worker has its own start; the recorded command replays without any worker."""
     with serve(place, "--workers", "2") as server:
         for number in range(4):
             httpx.get(f"{server.url}/sync/question-{number}", timeout=TIMEOUT_S)
@@ -288,7 +288,7 @@ def test_p2_p4_a_unit_of_a_worker_replays_in_one_process(provider: Provider, pla
 
 
 def test_p2_units_are_delivered_while_their_process_lives(place: Workplace) -> None:
-    """A collector gets the whole run of a request that has ended, though the server never ends."""
+    """A collector gets the whole run of an ended request while the server continues to run."""
     with deliver() as sink, serve(place, OTEL_EXPORTER_OTLP_ENDPOINT=sink.endpoint) as server:
         for number in range(3):
             httpx.get(f"{server.url}/sync/question-{number}", timeout=TIMEOUT_S)
@@ -298,7 +298,7 @@ def test_p2_units_are_delivered_while_their_process_lives(place: Workplace) -> N
 def test_p4_exported_files_replay_where_they_lie_together(
     provider: Provider, place: Workplace, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """The unit's file alone is incomplete and says which run is missing; with the process's beside it, it replays."""
+    """The unit's file alone is incomplete and names the missing run; with the process's file beside it, it replays."""
     with serve(place) as server:
         httpx.get(f"{server.url}/sync/hello", timeout=TIMEOUT_S)
         server.stop()
@@ -317,7 +317,7 @@ def test_p4_exported_files_replay_where_they_lie_together(
 
 
 def test_p2_a_wsgi_application_under_uvicorn_replays(provider: Provider, place: Workplace) -> None:
-    """What uvicorn makes of it is an ASGI application, whose work is done in threads."""
+    """uvicorn wraps it into an ASGI application whose work is done in threads."""
     place.write("app.py", WSGI)
     with serve(place, "--interface", "wsgi") as server:
         answer = httpx.post(f"{server.url}/path", content="hello", timeout=TIMEOUT_S)
@@ -341,7 +341,7 @@ def app(environ, start_response):
 
 
 def test_p2_p4_a_script_that_serves_replays(provider: Provider, place: Workplace) -> None:
-    """`uvicorn.run(app)` in a script of the user's: the runs have the script's name."""
+    """With `uvicorn.run(app)` in a user's script, the runs have the script's name."""
     port = free_port()
     script = place.write("main.py", f"import uvicorn\nfrom app import app\nuvicorn.run(app, port={port})\n")
     process = place.spawn([str(place.python), str(script)])
@@ -382,7 +382,7 @@ async def app(scope, receive, send):
 
 
 def test_p4_what_the_start_of_a_server_made_beside_its_code_is_not_there_in_a_replay(place: Workplace) -> None:
-    """A database and a folder that were made while the application loaded: its replay begins without them."""
+    """A database and a folder created while the application loaded are absent when its replay begins."""
     place.write("app.py", MAKES)
     with serve(place) as server:
         answer = httpx.get(f"{server.url}/one", timeout=TIMEOUT_S)
@@ -414,7 +414,7 @@ async def add(owner: str):
 
 
 def test_p4_what_the_process_had_compiled_before_a_unit_is_compiled_in_its_replay(place: Workplace) -> None:
-    """SQLAlchemy measures how long that takes: with the first unit alone when recorded, with each in a replay."""
+    """SQLAlchemy times the compilation: recorded in the first unit only, it happens in each unit's replay."""
     place.write("app.py", COMPILES)
     with serve(place) as server:
         for owner in ("ann", "bob"):

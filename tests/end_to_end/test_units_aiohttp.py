@@ -1,4 +1,4 @@
-"""aiohttp's own server: each request is a run of its own, and replays by itself with the provider stopped."""
+"""aiohttp's own server: each request is a separate run, and replays by itself with the provider stopped."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ RUNNER: Final = "import asyncio\nfrom app import serve\nasyncio.run(serve())\n"
 
 @dataclass(frozen=True)
 class Kind:
-    """A server: its command, the words that tell its port, and the name that its runs have."""
+    """A server: its command, the arguments with its port, and the name of its runs."""
 
     command: tuple[str, ...]
     at: str
@@ -173,7 +173,7 @@ async def _ask_all(url: str, count: int) -> list[str]:
 def test_p2_p4_p6_requests_under_aiohttp_are_runs_that_replay_alone(
     name: str, provider: Provider, place: Workplace
 ) -> None:
-    """Many users at once: no value of another request is in a run; one of each shape replays; a change is named."""
+    """With many users at once, no run holds another request's values; one of each shape replays; a change is named."""
     kind = KINDS[name]
     with serve(place, command=kind.command, at=kind.at) as server:
         answers = asyncio.run(_ask_all(server.url, COUNT))
@@ -205,7 +205,7 @@ def test_p2_p4_p6_requests_under_aiohttp_are_runs_that_replay_alone(
 def test_p5_ended_units_under_aiohttp_are_whole_when_the_process_is_killed(
     provider: Provider, place: Workplace
 ) -> None:
-    """After kill -9 the unit that had ended replays; the one in flight says that it did not end."""
+    """After kill -9, the ended unit replays; the one in flight says that it did not end."""
     with serve(place, command=RUN.command, at=RUN.at) as server:
         worker = int(httpx.get(f"{server.url}/pid", timeout=TIMEOUT_S).text)
         httpx.post(f"{server.url}/chat", json={"text": "hello"}, timeout=TIMEOUT_S)
@@ -226,8 +226,9 @@ def test_p5_ended_units_under_aiohttp_are_whole_when_the_process_is_killed(
 
 @pytest.mark.parametrize("name", ["run_app", "runner"])
 def test_p5_a_client_of_aiohttp_that_went_away_ends_its_unit(name: str, provider: Provider, place: Workplace) -> None:
-    """The unit is complete, its outcome is `cancelled`, and a replay goes away at the same moment: the server tells an
-    application by its next write, or cancels it where it was told to."""
+    """The unit is complete with outcome `cancelled`, and a replay disconnects at the same moment: the server tells the
+    application at its next write, or cancels it if configured to.
+    """
     kind, path = KINDS[name], {"run_app": "/endless", "runner": "/hang"}[name]
     place.write("app.py", APP.replace("def make(", ENDLESS + "def make("))
     with serve(place, command=kind.command, at=kind.at) as server:
@@ -273,7 +274,7 @@ async def _chat(url: str) -> list[str]:
 def test_p2_p4_a_websocket_session_under_aiohttp_is_a_run_and_replays_alone(
     provider: Provider, place: Workplace
 ) -> None:
-    """Each message is a call; a session that ends and one whose client vanishes replay; a change is named."""
+    """Each message is a call; a closed session and a vanished client replay; a change is named."""
     place.write("app.py", APP.replace("def make(", TALK + "def make("))
     with serve(place, command=RUN.command, at=RUN.at) as server:
         said = asyncio.run(_chat(server.url))
@@ -319,7 +320,7 @@ UPGRADE: Final = {
 
 
 def test_p5_a_server_of_aiohttp_that_stops_cancels_its_units(provider: Provider, place: Workplace) -> None:
-    """On SIGTERM the server cancels what is under way after its patience; the unit says so, and replays."""
+    """On SIGTERM the server cancels running requests after its timeout; the unit says so, and replays."""
     place.write("main.py", RUN_APP.replace("web.run_app(", "web.run_app(shutdown_timeout=0.1, app="))
     with (
         serve(place, command=RUN.command, at=RUN.at) as server,
@@ -346,7 +347,7 @@ SABOTAGE: Final = {
 
 @pytest.mark.parametrize("part", SABOTAGE)
 def test_p2_an_error_of_ours_lets_a_request_of_aiohttp_through(part: str, place: Workplace) -> None:
-    """Whatever of the recording fails, the client gets what the application sends."""
+    """Whatever part of the recording fails, the client gets the application's response."""
     module, name = SABOTAGE[part]
     broken = f"import spanreplay.units.{module} as ours\ndef broken(*args, **kwargs): raise ValueError\n"
     place.write("app.py", f"{APP}\n{broken}ours.{name} = broken\n")
@@ -384,7 +385,7 @@ async def _meet(url: str) -> None:
 
 
 def test_p2_a_session_that_another_one_writes_to_says_so(provider: Provider, place: Workplace) -> None:
-    """What another request sends to a client is no call of its session, whose run is incomplete and never differs."""
+    """A message sent to the client by another request isn't the session's call: the run is incomplete, not diverged."""
     place.write("app.py", APP.replace("def make(", ROOM + "def make("))
     with serve(place, command=RUN.command, at=RUN.at) as server:
         asyncio.run(_meet(server.url))
@@ -404,8 +405,9 @@ SECRET: Final = "sk-proj-" + "Zq3vT8mK2wLx9RbN4cYd7HsJ" * 2
 
 
 def test_p2_units_of_aiohttp_are_redacted(provider: Provider, place: Workplace) -> None:
-    """A credential of a header in whatever letters, one in a body that came in parts, and one in a compressed response
-    are in no file; the unit replays."""
+    """A credential in a header of any case, one in a chunked body, and one in a compressed response are in no file;
+    the unit replays.
+    """
 
     def cut() -> Iterator[bytes]:
         for at in range(0, len(SECRET), 10):
@@ -442,7 +444,7 @@ async def login(request):
 def test_p2_a_server_of_aiohttp_that_its_process_asks_is_a_part_of_its_run(
     provider: Provider, place: Workplace
 ) -> None:
-    """What a script asks its own server is what the script does: one run, which replays."""
+    """A script's requests to its own server belong to the script: one run, which replays."""
     agent = place.write("agent.py", APP + ASKS_ITSELF)
     recorded = place.record(agent)
     provider.stop()

@@ -1,4 +1,4 @@
-"""Jobs of APScheduler: each execution is a run of its own, and replays by itself with the provider stopped."""
+"""APScheduler jobs: each execution is a separate run, and replays by itself with the provider stopped."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def place(provider: Provider, tmp_path: Path) -> Workplace:
 
 @pytest.mark.parametrize("kind", ["blocking", "background", "asyncio"])
 def test_p3_p4_each_scheduled_job_is_a_run_and_replays_alone(kind: str, provider: Provider, place: Workplace) -> None:
-    """Jobs at a time in a pool or on a loop, one failed, some added by others: each is whole, and identical alone."""
+    """Concurrent jobs in a pool or on a loop, one failed, some added by others: each is whole, and replays alone."""
     record_until(place, 8 if kind == "asyncio" else 5, "shop.py", kind, status=-15)
     provider.stop()
     answers, notes = units_of(place, "answer"), units_of(place, "note")
@@ -85,7 +85,7 @@ def test_p3_p4_each_scheduled_job_is_a_run_and_replays_alone(kind: str, provider
 
 
 def test_p4_a_changed_job_is_named_and_one_that_is_gone_stops_the_replay(provider: Provider, place: Workplace) -> None:
-    """One cause where the result differs; one line and status 1 where the program has no such function any more."""
+    """A changed result has one cause; a function that no longer exists gives one line and status 1."""
     record_until(place, 5, "shop.py", "blocking", status=-15)
     provider.stop()
     unit = units_of(place, "note")[0]
@@ -98,7 +98,7 @@ def test_p4_a_changed_job_is_named_and_one_that_is_gone_stops_the_replay(provide
 
 
 def test_p3_p4_a_scheduler_of_a_server_leaves_its_requests_as_they_are(provider: Provider, tmp_path: Path) -> None:
-    """A job before the first request belongs to the start; a later one is a run, as the request is. Both replay."""
+    """A job before the first request belongs to the start; a later one is a run, as is the request. Both replay."""
     place = prepare(tmp_path, provider, SERVED)
     with serve(place) as server:
         assert httpx.get(server.url, timeout=TIMEOUT_S).status_code == 200

@@ -1,4 +1,4 @@
-"""Workers of arq: each job is a run of its own, and replays by itself with the provider and Redis stopped."""
+"""arq workers: each job is a separate run, and replays by itself with the provider and Redis stopped."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def place(provider: Provider, tmp_path: Path) -> Workplace:
 
 
 def record(place: Workplace, count: int) -> str:
-    """Have that many jobs done by a recorded worker, which ends when none is left; the source of its application."""
+    """Let a recorded worker do that many jobs until none is left; return the source of its application."""
     with a_redis(place.path) as port:
         app = ARQ_APP.replace("PORT", str(port))
         place.write("shop.py", app)
@@ -49,7 +49,7 @@ def record(place: Workplace, count: int) -> str:
 
 
 def test_p3_p4_each_arq_job_is_a_run_and_replays_alone(provider: Provider, place: Workplace) -> None:
-    """Jobs at a time on one loop, one retried, one failed: each a whole run, and identical without Redis."""
+    """Concurrent jobs on one loop, one retried, one failed: each is a whole run, and identical without Redis."""
     record(place, 6)
     provider.stop()
     answers, notes = units_of(place, "answer"), units_of(place, "note")
@@ -74,7 +74,7 @@ def test_p3_p4_each_arq_job_is_a_run_and_replays_alone(provider: Provider, place
 def test_p4_a_changed_arq_job_is_named_and_one_that_is_gone_stops_the_replay(
     provider: Provider, place: Workplace
 ) -> None:
-    """One cause where the result differs; one line and status 1 where the worker has no such function any more."""
+    """A changed result has one cause; a function that no longer exists gives one line and status 1."""
     app = record(place, 1)
     provider.stop()
     (unit,) = units_of(place, "answer")

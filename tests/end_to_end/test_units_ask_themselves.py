@@ -1,4 +1,4 @@
-"""A service whose request makes another one to the service itself: two runs, each of which replays alone."""
+"""A service whose request sends another one to the service itself: two runs, each of which replays alone."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ SERVERS: Final = {
 def test_p2_p4_a_request_to_the_service_itself_is_a_run_and_a_call(
     name: str, provider: Provider, tmp_path: Path
 ) -> None:
-    """To the run that asks, the answer comes from outside; what is done for it is in the other run."""
+    """In the calling run the answer comes from outside; the work for it is in the other run."""
     program, command, at = SERVERS[name]
     place = prepare(tmp_path, provider, program)
     with serve(place, command=command, at=at) as server:

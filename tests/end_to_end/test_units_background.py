@@ -1,4 +1,4 @@
-"""Servers whose requests are done by a task of the process, and whose event loop is watched for blocking calls."""
+"""Requests completed by a background task of the process, and event loops watched for blocking calls."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def wait():
 
 
 def test_p2_p4_blocking_calls_are_found_and_ours_are_not(provider: Provider, tmp_path: Path) -> None:
-    """With blockbuster requests are whole runs; what the application blocks raises as without us, in a replay too."""
+    """With blockbuster, requests are whole runs; blocking calls of the application still raise, in a replay too."""
     workplace = prepare(tmp_path, provider, BLOCKING)
     with serve(workplace) as server:
         answer = httpx.get(f"{server.url}/hello", timeout=TIMEOUT_S).raise_for_status().json()
@@ -106,7 +106,7 @@ def test_p2_p4_blocking_calls_are_found_and_ours_are_not(provider: Provider, tmp
 
 
 def test_p4_a_task_of_the_process_does_in_a_replay_what_a_request_waits_for(provider: Provider, tmp_path: Path) -> None:
-    """It looks at the clock of the request, and not at what it has read while the process waited for the first one."""
+    """The task reads the request's clock, not the values that it read while waiting for the first request."""
     workplace = prepare(tmp_path, provider, QUEUE)
     with serve(workplace) as server:
         assert server.process.stdout is not None

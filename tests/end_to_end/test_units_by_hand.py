@@ -1,4 +1,4 @@
-"""Units that a plain script names itself: runs of their own, many at a time, each replayed by itself."""
+"""Units declared in a plain script: each is a separate run, many at a time, replayed by itself."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def place(provider: Provider, tmp_path: Path) -> Workplace:
 
 
 def split(workplace: Workplace) -> tuple[Recording, list[Recording]]:
-    """The run of the process, and those of its units."""
+    """The run of the process, and the runs of its units."""
     found = workplace.recordings()
     (process,) = [each for each in found if "unit" not in each.root.env]
     return process, [each for each in found if "unit" in each.root.env]
@@ -78,7 +78,7 @@ def split(workplace: Workplace) -> tuple[Recording, list[Recording]]:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_p3_p4_decorated_calls_are_runs_and_replay_alone(name: str, provider: Provider, place: Workplace) -> None:
-    """Twelve jobs at a time: twelve whole runs, each with its own calls; one replays, the others are left out."""
+    """Twelve concurrent jobs give twelve whole runs, each with its own calls; one replays, the others are skipped."""
     agent = place.write("agent.py", HEAD + PROGRAMS[name])
     done = place.record(agent, SPANREPLAY_SUMMARY="always")
     assert done.stdout == "12\n"
@@ -103,7 +103,7 @@ def test_p3_p4_decorated_calls_are_runs_and_replay_alone(name: str, provider: Pr
 
 
 def test_p4_units_by_hand_are_replayed_in_a_process_each(provider: Provider, place: Workplace) -> None:
-    """A suite of units by hand: each is identical, in a process of its own, and the reason is said."""
+    """In a suite of units by hand, each replays identically in a separate process, and the reason is stated."""
     agent = place.write("agent.py", HEAD + PROGRAMS["threads"])
     place.record(agent)
     provider.stop()
@@ -116,7 +116,7 @@ def test_p4_units_by_hand_are_replayed_in_a_process_each(provider: Provider, pla
 
 
 def test_p3_a_block_is_a_run(provider: Provider, place: Workplace) -> None:
-    """User, session, input and result; a unit inside of it is a part of it; what comes after is the process's."""
+    """User, session, input and result are kept; a nested unit is part of it; later calls belong to the process."""
     agent = place.write("agent.py", HEAD + BLOCK)
     stdout = place.record(agent).stdout
     provider.stop()
@@ -133,7 +133,7 @@ def test_p3_a_block_is_a_run(provider: Provider, place: Workplace) -> None:
 
 
 def test_p3_a_block_that_is_not_the_recorded_one_stops_the_replay(provider: Provider, place: Workplace) -> None:
-    """Its body can't be left out, and must not run live: the replay says what to do."""
+    """Its body can't be skipped and must not run live: the replay says what to do."""
     again = "for ticket in (1, 2):\n    with spanreplay.run(input=ticket) as unit:\n        ask(f'question-{ticket}')\n"
     agent = place.write("agent.py", HEAD + again)
     place.record(agent)
@@ -146,7 +146,7 @@ def test_p3_a_block_that_is_not_the_recorded_one_stops_the_replay(provider: Prov
 
 
 def test_p3_an_exception_of_a_unit_is_the_programs_own(provider: Provider, place: Workplace) -> None:
-    """It passes unchanged, the run is whole and its outcome an error; without recording a unit does nothing."""
+    """It passes unchanged, the run is whole with outcome error; without recording, a unit does nothing."""
     failing = HEAD + "@spanreplay.run(name='job')\ndef job(n):\n    ask('hello')\n    raise KeyError(n)\n"
     agent = place.write("agent.py", failing + "try:\n    job(3)\nexcept KeyError as exc:\n    print(exc.args)\n")
     assert place.record(agent, SPANREPLAY_MODE="off").stdout == place.record(agent).stdout == "(3,)\n"

@@ -1,4 +1,4 @@
-"""Workers of Celery: each execution of a task is a run of its own, and replays with the provider and Redis stopped."""
+"""Celery workers: each task execution is a separate run, and replays with the provider and Redis stopped."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def place(provider: Provider, tmp_path: Path) -> Workplace:
 
 @contextmanager
 def broker(place: Workplace, source: str) -> Iterator[str]:
-    """A Redis of the application's own; the application, which is written."""
+    """A separate Redis for the application; write the application and yield its source."""
     with a_redis(place.path) as port:
         app = source.replace("PORT", str(port))
         place.write("shop.py", app)
@@ -84,7 +84,7 @@ def publish(place: Workplace, count: int) -> None:
 
 
 def await_runs(place: Workplace, process: subprocess.Popen[str], count: int) -> None:
-    """Wait until so many units are complete."""
+    """Wait until that many units are complete."""
 
     def are_here() -> bool:
         assert process.poll() is None, process.communicate()[1]
@@ -94,19 +94,19 @@ def await_runs(place: Workplace, process: subprocess.Popen[str], count: int) -> 
 
 
 def kill_hanging(place: Workplace) -> None:
-    """Kill the process of a pool that is within the task that hangs; wait for the others."""
+    """Kill the pool process that runs the hanging task; wait for the other tasks."""
     with working(place, "-c", "1") as process:
         pid_file = place.path / "hanging"
         await_true(lambda: pid_file.exists() and pid_file.read_text(encoding="utf-8") != "")
         os.kill(int(pid_file.read_text(encoding="utf-8")), signal.SIGKILL)
-        await_runs(place, process, 2)  # the note is worked on by the process that takes its place
+        await_runs(place, process, 2)  # its replacement works on the note
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=TIMEOUT_S)
 
 
 @pytest.mark.parametrize("pool", POOLS)
 def test_p3_p4_each_task_is_a_run_and_replays_alone(pool: str, provider: Provider, place: Workplace) -> None:
-    """Tasks of several users: each has only its own calls; without provider and broker each is identical."""
+    """Tasks of several users have only their own calls; without provider and broker each is identical."""
     count = 11 if pool == "prefork" else 5
     with broker(place, CELERY_APP):
         publish(place, count)
@@ -135,7 +135,7 @@ def test_p3_p4_each_task_is_a_run_and_replays_alone(pool: str, provider: Provide
 
 
 def test_p4_a_changed_task_is_named_and_a_killed_one_is_incomplete(provider: Provider, place: Workplace) -> None:
-    """A pool's process is killed within a task: what had ended is whole. Changed code has one cause."""
+    """If a pool process is killed inside a task, earlier tasks are whole. Changed code has one cause."""
     publishing = [str(place.python), "-c", "import shop; shop.answer.delay(1, 'ann'); shop.hang.delay()"]
     with broker(place, CELERY_APP + HANGING) as app:
         subprocess.run(publishing, cwd=place.path, env=place.environ, check=True, timeout=TIMEOUT_S)

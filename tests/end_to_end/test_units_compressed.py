@@ -1,4 +1,4 @@
-"""Requests whose bodies are compressed: nothing secret in them is kept, and applications get the same bytes again."""
+"""Compressed requests: no secret in a body is kept, and applications get the same bytes again."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ if __name__ == "__main__":
 
 
 def pack_otherwise(plain: bytes) -> bytes:
-    """As a compressor whose levels are not zlib's; what it makes is longer than what a replay makes."""
+    """Compress with levels other than zlib's, giving longer output than a replay does."""
     packing = zlib.compressobj(2, zlib.DEFLATED, 31)
     return packing.compress(plain) + packing.flush()
 
@@ -68,7 +68,7 @@ def post(server: Server, content: bytes, encoding: str) -> httpx.Response:
 
 
 def test_r1_p4_a_compressed_request_holds_no_secret_and_replays(provider: Provider, tmp_path: Path) -> None:
-    """What the application computes of the bytes as they were sent is the same, where nothing was hidden."""
+    """If nothing was hidden, the application computes the same from the bytes as they were sent."""
     place = prepare(tmp_path, provider, FASTAPI)
     clean = QUESTION.replace(SECRET.encode(), b"")
     with serve(place) as server:
@@ -86,7 +86,7 @@ def test_r1_p4_a_compressed_request_holds_no_secret_and_replays(provider: Provid
 
 
 def test_r1_an_encoding_that_is_not_unpacked_is_not_kept(provider: Provider, tmp_path: Path) -> None:
-    """Nobody can look into it: the run says that it is incomplete, and why."""
+    """Its content can't be checked for secrets: the run is incomplete, and says why."""
     place = prepare(tmp_path, provider, FASTAPI)
     with serve(place) as server:
         content = b"\x1b\xff" + QUESTION
@@ -101,7 +101,7 @@ def test_r1_an_encoding_that_is_not_unpacked_is_not_kept(provider: Provider, tmp
 
 
 def test_p4_a_request_of_another_compressor_has_its_length_again(workplace: Workplace) -> None:
-    """An application under WSGI reads no more than it was told."""
+    """A WSGI application reads only the stated length."""
     (workplace.path / "app.py").write_text(WSGI)
     port = free_port()
     with serve_with(workplace, port, "app.py", str(port)) as server:
@@ -115,7 +115,7 @@ def test_p4_a_request_of_another_compressor_has_its_length_again(workplace: Work
 
 
 def test_p4_a_request_that_hides_much_has_its_length_again(workplace: Workplace) -> None:
-    """What the recording has in place of a secret is shorter; the application is given the secret, and its length."""
+    """The recording holds a shorter token for a secret; the application gets the secret and the matching length."""
     (workplace.path / "app.py").write_text(WSGI)
     port = free_port()
     secret = "".join(random.Random(2).choices("0123456789abcdef", k=400))
@@ -131,10 +131,10 @@ def test_p4_a_request_that_hides_much_has_its_length_again(workplace: Workplace)
 
 
 def test_p4_a_request_that_packs_better_than_zlib_comes_back_whole(workplace: Workplace) -> None:
-    """A replay's bytes are longer than the request said: the application is told so."""
+    """A replay's bytes are longer than the recorded length: the application gets the new length."""
     letters = "".join(
         random.Random(1).choices("0123456789abcdef", k=20_000)
-    )  # no two parts of it are worth a reference
+    )  # without repetitions that would be worth a back-reference
     plain = json.dumps({"question": letters}).encode()
     packing = zlib.compressobj(9, zlib.DEFLATED, 31, 9, zlib.Z_HUFFMAN_ONLY)
     packed = packing.compress(plain) + packing.flush()

@@ -1,4 +1,4 @@
-"""Consumer loops by hand: each message is a run of its own, and replays with the provider and the broker stopped."""
+"""Consumer loops by hand: each message is a separate run, and replays with the provider and the broker stopped."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def place(provider: Provider, tmp_path: Path) -> Workplace:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_p3_p4_each_message_is_a_run_and_replays_alone(name: str, provider: Provider, place: Workplace) -> None:
-    """Whole runs with their own calls; polling is in none, and a replay neither polls nor goes on to the next one."""
+    """Runs are whole with their own calls; polling is in none, and a replay neither polls nor takes another message."""
     with a_redis(place.path) as port:
         publish = place.write("publish.py", PUBLISH.replace("PORT", str(port)))
         subprocess.run([str(place.python), str(publish)], check=True, timeout=TIMEOUT_S)
@@ -116,7 +116,7 @@ def test_p3_p4_each_message_is_a_run_and_replays_alone(name: str, provider: Prov
 
 
 def test_p3_a_message_that_fails_ends_its_loop_as_without_us(provider: Provider, place: Workplace) -> None:
-    """The source is closed, the exception passes unchanged; what was raised is compared; another loop is left out."""
+    """The source is closed, the exception passes unchanged; the exception is compared; another loop is skipped."""
     program = """
 def orders(name):
     try:
@@ -156,7 +156,7 @@ for name in ("first", "second"):
 
 
 def test_p3_an_asynchronous_function_needs_an_asynchronous_source() -> None:
-    """Otherwise nobody would await it: the message says what to give."""
+    """Otherwise it would never be awaited: the message says what to pass."""
 
     async def handle(message: object) -> None:
         """Never called."""

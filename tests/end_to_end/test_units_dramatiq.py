@@ -1,4 +1,4 @@
-"""Workers of Dramatiq: each message is a run of its own, and replays by itself with the provider and Redis stopped."""
+"""Dramatiq workers: each message is a separate run, and replays by itself with the provider and Redis stopped."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def place(provider: Provider, tmp_path: Path) -> Workplace:
 
 
 def record(place: Workplace, source: str, count: int, units: int, processes: str) -> str:
-    """Publish that many messages, and record a worker until so many units are whole; its application."""
+    """Publish that many messages, and record a worker until that many units are whole; return its application."""
     with a_redis(place.path) as port:
         app = source.replace("PORT", str(port))
         place.write("shop.py", app)
@@ -47,7 +47,7 @@ def record(place: Workplace, source: str, count: int, units: int, processes: str
 
 
 def test_p3_p4_each_dramatiq_message_is_a_run_and_replays_alone(provider: Provider, place: Workplace) -> None:
-    """Messages in two processes, one retried, one failed: each a whole run, and identical without Redis."""
+    """With messages in two processes, one retried, one failed, each is a whole run, and identical without Redis."""
     record(place, DRAMATIQ_APP, 6, units=8 + 5, processes="2")
     provider.stop()
     answers, notes = units_of(place, "answer"), units_of(place, "note")
@@ -76,7 +76,7 @@ def test_p3_p4_each_dramatiq_message_is_a_run_and_replays_alone(provider: Provid
 def test_p4_dramatiq_messages_replay_in_one_start_and_what_changed_is_named(
     provider: Provider, place: Workplace
 ) -> None:
-    """One cause where a result differs; an actor that is gone ends its replay with a line that names it."""
+    """A changed result has one cause; a missing actor ends its replay with a line that names it."""
     source = DRAMATIQ_APP.replace("broker.add_middleware(AsyncIO())", "").replace("async def note", "def note")
     source = source.replace("await think", "ask")
     app = record(place, source, 1, units=2, processes="1")

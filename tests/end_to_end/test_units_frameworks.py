@@ -1,4 +1,4 @@
-"""What a web framework does by itself for a request is the request's: files it serves, dates it writes, sessions."""
+"""The work of a web framework for a request is recorded with it: files, dates, sessions."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def report():
 def test_p2_p4_what_starlette_does_for_a_request_is_the_request_s(
     path: str, provider: Provider, tmp_path: Path
 ) -> None:
-    """Times in cookies, signatures and gzip come from the recording, and so does a file that is not here any more."""
+    """Times in cookies, signatures and gzip come from the recording, and so does a deleted file."""
     code, data = tmp_path / "code", tmp_path / "data"
     code.mkdir()
     data.mkdir()
@@ -65,7 +65,7 @@ def test_p2_p4_what_starlette_does_for_a_request_is_the_request_s(
 
 
 def test_r1_a_secret_in_a_compressed_response_is_redacted(provider: Provider, tmp_path: Path) -> None:
-    """What a middleware of the application compresses is recorded as it was before."""
+    """A response compressed by a middleware is recorded uncompressed."""
     place = prepare(tmp_path, provider, FASTAPI)
     with serve(place, DATA=str(tmp_path)) as server:
         answer = httpx.get(f"{server.url}/ask", timeout=TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""A recorder that passes a limit records no new units: said, counted, and never half of one."""
+"""A recorder that exceeds a limit starts no new units: it says so, counts them, and never records half of one."""
 
 from __future__ import annotations
 
@@ -52,20 +52,20 @@ def place(provider: Provider, tmp_path: Path) -> Workplace:
 
 
 class Load:
-    """Requests to a server, each with a number of its own."""
+    """Numbered requests to a server."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
         self.sent = 0
 
     def send(self) -> None:
-        """Send one request, which is answered as without a recorder."""
+        """Send one request; its answer is the same as without a recorder."""
         answer = httpx.get(f"{self._server.url}/ok/{self.sent}", timeout=TIMEOUT_S)
         assert answer.json()["reply"].endswith(f"question-{self.sent}")
         self.sent += 1
 
     def send_until(self, happened: Callable[[], bool]) -> None:
-        """Send until something is so."""
+        """Send requests until a condition holds."""
 
         def ask() -> bool:
             self.send()
@@ -75,7 +75,7 @@ class Load:
 
 
 def says(place: Workplace, line: str) -> int:
-    """How often the program's log has a line."""
+    """The number of times that the program's log contains a line."""
     log = place.path / "log.txt"
     return log.read_text(encoding="utf-8").count(line) if log.exists() else 0
 
@@ -88,7 +88,7 @@ def says(place: Workplace, line: str) -> int:
 def test_n3_p8_units_beyond_a_limit_leave_nothing_and_are_counted(
     setting: str, value: str, limit: str, provider: Provider, place: Workplace
 ) -> None:
-    """Those that began before are whole and replay; of later ones no call, span or read is in any run."""
+    """Units begun earlier are whole and replay; later ones leave no call, span or read in any run."""
     with serve(place, **{setting: value}) as server:
         load = Load(server)
         load.send_until(lambda: says(place, STOPPED) == 1)
@@ -114,7 +114,7 @@ def test_n3_p8_units_beyond_a_limit_leave_nothing_and_are_counted(
 
 
 def test_n3_p8_units_are_recorded_again_when_it_is_calm(provider: Provider, place: Workplace) -> None:
-    """After a pause without recorded units the next ones are recorded, whole; every unit is counted once."""
+    """After a pause, the next units are recorded whole; every unit is counted once."""
     with serve(place, SPANREPLAY_CPU_LIMIT="0.05") as server:
         load = Load(server)
         load.send_until(lambda: says(place, STOPPED) >= 1)

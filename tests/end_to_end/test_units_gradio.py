@@ -1,4 +1,4 @@
-"""Gradio: each event that an app's queue processes is a run of its own, found by its user, and replays alone."""
+"""Gradio: each event that an app's queue processes is a separate run, found by its user, and replays alone."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ except Exception as exc:
 
 @pytest.fixture
 def workplace(provider: Provider, tmp_path: Path) -> Workplace:
-    """A directory with an app and what speaks to it as a browser does."""
+    """A directory with an app and a client that talks to it as a browser does."""
     if not PYTHON.exists():
         pytest.skip(f"no {PYTHON}: tools/agents.sh builds it")
     quiet = {"GRADIO_ANALYTICS_ENABLED": "False", "SPANREPLAY_GUARD": "production", "PORT": str(free_port())}
@@ -74,7 +74,7 @@ def workplace(provider: Provider, tmp_path: Path) -> Workplace:
 
 
 def record(workplace: Workplace, *texts: str) -> tuple[Server, str]:
-    """Serve the app, ask it and stop it; the server, and what the browser shows."""
+    """Serve the app, query it and stop it; return the server, and the text that the browser shows."""
     with serve_with(workplace, int(workplace.environ["PORT"]), "app.py") as server:
         browser = (str(PYTHON), str(workplace.path / "browser.py"), server.url, *texts)
         shown = subprocess.run(
@@ -92,7 +92,7 @@ def events_of(server: Server) -> list[Recording]:
 
 @pytest.mark.slow
 def test_p2_p3_each_event_of_an_app_is_a_run_and_replays_alone(provider: Provider, workplace: Workplace) -> None:
-    """It has the user, the model's call and every chunk that the browser got; a changed prompt is named."""
+    """The run has the user, the model call and every chunk sent to the browser; a changed prompt is named."""
     server, shown = record(workplace, "three apples", "two pears")
     first, second, failed = events_of(server)
     answers = shown.splitlines()
@@ -119,7 +119,7 @@ def test_p2_p3_each_event_of_an_app_is_a_run_and_replays_alone(provider: Provide
 
 @pytest.mark.slow
 def test_p4_state_of_a_session_is_there_after_its_earlier_events(provider: Provider, workplace: Workplace) -> None:
-    """The second event of a session looks at what the first has left: `--warm all` replays that one before it."""
+    """The second event of a session needs state from the first: `--warm all` replays that one before it."""
     server, _ = record(workplace, "three apples", "two pears")
     second = events_of(server)[1]
     provider.stop()
@@ -132,7 +132,7 @@ def test_p4_state_of_a_session_is_there_after_its_earlier_events(provider: Provi
 
 @pytest.mark.slow
 def test_n3_a_request_that_streams_results_of_events_is_incomplete(provider: Provider, workplace: Workplace) -> None:
-    """Other runs have made what it sends; the request that put the event into the queue is whole."""
+    """Its content comes from other runs; the request that put the event into the queue is whole."""
     server, _ = record(workplace, "three apples")
     requests = [unit for unit in server.units() if unit.calls[0].boundary == "http:request"]
     found = {json.loads(unit.calls[0].response)["value"]["path"]: unit for unit in requests}

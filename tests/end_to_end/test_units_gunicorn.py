@@ -45,7 +45,7 @@ async def _ask_all(url: str) -> list[str]:
 def test_p2_p4_requests_under_uvicorns_worker_of_gunicorn_are_runs_that_replay_alone(
     worker: str, provider: Provider, tmp_path: Path
 ) -> None:
-    """Two workers: the runs have the application's name; no value of another request is in one; a change is named."""
+    """With two workers: runs have the application's name and no other request's values, and a change is named."""
     place: Workplace = prepare(tmp_path, provider, CHAT)
     command = ("-m", "gunicorn", "app:app", "-k", worker, "--workers", "2")
     with serve(place, command=command, at="--bind 127.0.0.1:{port}") as server:
@@ -68,7 +68,7 @@ def test_p2_p4_requests_under_uvicorns_worker_of_gunicorn_are_runs_that_replay_a
 
 
 def test_a_worker_that_takes_its_sockets_over_replays(provider: Provider, tmp_path: Path) -> None:
-    """As gevent's does, which makes them anew out of gunicorn's own."""
+    """Like gevent's worker, it creates new socket objects from gunicorn's."""
     app = f'{FLASK}\n@app.get("/chat")\ndef chat():\n    return {{"reply": ask("hello")}}\n'
     place: Workplace = prepare(tmp_path, provider, app)
     place.write("taking.py", TAKES_OVER)

@@ -1,4 +1,4 @@
-"""Consumers of huey: each execution of a task is a run of its own, and replays with the provider and Redis stopped."""
+"""huey consumers: each task execution is a separate run, and replays with the provider and Redis stopped."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ for number in range(4):
 
 @pytest.mark.parametrize("kind", ["thread", "process"])
 def test_p3_p4_each_huey_task_is_a_run_and_replays_alone(kind: str, provider: Provider, tmp_path: Path) -> None:
-    """Tasks in threads or processes, one tried twice: each a whole run, and identical without Redis."""
+    """With tasks in threads or processes, one retried, each is a whole run, and identical without Redis."""
     place = Workplace(tmp_path, {**provider.environ(), "SPANREPLAY_GUARD": "production"})
     with a_redis(place.path) as port:
         app = HUEY_APP.replace("PORT", str(port))

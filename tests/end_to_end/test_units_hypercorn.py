@@ -1,4 +1,4 @@
-"""A server under hypercorn: each request is a run of its own, and replays by itself with the provider stopped."""
+"""A server under hypercorn: each request is a separate run, and replays by itself with the provider stopped."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def _ask_all(url: str, count: int, *, is_http_2: bool) -> list[str]:
 def test_p2_p4_requests_under_hypercorn_are_runs_that_replay_alone(
     is_http_2: bool, provider: Provider, place: Workplace
 ) -> None:
-    """Two workers, many users at once: no value of another request is in a run; a sample replays; a change is named."""
+    """With two workers and many users, no run holds another request's values; a sample replays; a change is named."""
     count = 24
     with serve(place, "--workers", "2", command=COMMAND, at=AT) as server:
         answers = asyncio.run(_ask_all(server.url, count, is_http_2=is_http_2))
@@ -80,14 +80,14 @@ def test_p2_p4_requests_under_hypercorn_are_runs_that_replay_alone(
     changed = place.replay(*COMMAND, "--workers", "2", "-b", "127.0.0.1:1", source=units[0].run_id)
     assert changed.status == 3, changed.stderr
     assert changed.causes() == [("changed_call", "http:response")]
-    # A worker's own command line is that of multiprocessing; the recorded one is the server's
+    # A worker's own command line is multiprocessing's; the recorded one is the server's
     assert units[0].root.env["argv"][1:] == [*COMMAND[2:], "--workers", "2", *AT.format(port=server.port).split()]
 
 
 def test_p5_ended_units_under_hypercorn_are_whole_when_its_worker_is_killed(
     provider: Provider, place: Workplace
 ) -> None:
-    """After kill -9 of its processes the units that had ended replay; the one in flight says that it did not end."""
+    """After kill -9 of its processes, ended units replay; the one in flight says that it did not end."""
     place.write("app.py", APP + PID)
     with serve(place, command=COMMAND, at=AT) as server:
         worker = httpx.get(f"{server.url}/pid", timeout=TIMEOUT_S).json()
@@ -98,7 +98,7 @@ def test_p5_ended_units_under_hypercorn_are_whole_when_its_worker_is_killed(
             assert next(texts) == "begun"
             os.kill(worker, signal.SIGKILL)
             with pytest.raises(httpx.RemoteProtocolError):
-                next(texts)  # it is gone: one that still ran would see its client or its server go, and end the unit
+                next(texts)  # it is gone: a living process would see its client or server vanish and end the unit
             server.process.kill()
             server.process.communicate(timeout=TIMEOUT_S)
     provider.stop()
@@ -121,7 +121,7 @@ def pid():
 
 
 def test_p5_a_client_of_hypercorn_that_went_away_cancels_its_unit(provider: Provider, place: Workplace) -> None:
-    """The unit is complete, its outcome is `cancelled`, and a replay goes away at the same moment."""
+    """The unit is complete with outcome `cancelled`, and a replay disconnects at the same moment."""
     with serve(place, command=COMMAND, at=AT) as server:
         with httpx.stream("GET", f"{server.url}/hang", timeout=TIMEOUT_S) as hanging:
             assert next(hanging.iter_text()) == "begun"
@@ -146,7 +146,7 @@ def app(environ, start_response):
 
 
 def test_p2_a_wsgi_application_under_hypercorn_replays(provider: Provider, place: Workplace) -> None:
-    """What hypercorn makes of it is called like an application of ASGI, and works in threads."""
+    """hypercorn wraps it like an ASGI application that works in threads."""
     place.write("app.py", WSGI)
     with serve(place, command=COMMAND, at=AT) as server:
         answer = httpx.post(f"{server.url}/path", content="hello", timeout=TIMEOUT_S)

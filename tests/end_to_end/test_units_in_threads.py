@@ -1,4 +1,4 @@
-"""A library that runs uvicorn in a thread of its own serves units as a server's own program does."""
+"""A library that runs uvicorn in its own thread serves units just as a server program does."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ COMMAND: Final = ("app.py",)
 
 @pytest.fixture(params=["porch", "gradio"])
 def asked(request: pytest.FixtureRequest, provider: Provider, tmp_path: Path) -> tuple[Workplace, list[Recording]]:
-    """A program whose library has served two requests, a while after its start; the provider is gone."""
+    """A program whose library has served two requests, some time after its start; the provider is gone."""
     (tmp_path / "work").mkdir()
     site = tmp_path / "site-packages"
     install(site, request.param, {"porch/__init__.py": PORCH}, requires=["uvicorn"])
@@ -88,8 +88,9 @@ def _ask(server: Server, text: str) -> None:
 def test_p2_p4_what_a_library_draws_for_a_request_is_the_requests(
     asked: tuple[Workplace, list[Recording]],
 ) -> None:
-    """Ids and times of a response are as recorded, although a library serves it in a thread that it has started; a file
-    that the program writes beside it is none of the unit's."""
+    """Ids and times of a response are as recorded, even though a library serves it in its own thread; a file that the
+    program writes meanwhile isn't part of the unit.
+    """
     place, units = asked
     for unit in units:
         assert "event" in response_of(unit)["body"]["text"]
@@ -98,7 +99,7 @@ def test_p2_p4_what_a_library_draws_for_a_request_is_the_requests(
 
 
 def test_p2_p4_a_server_that_waits_makes_no_order(asked: tuple[Workplace, list[Recording]]) -> None:
-    """How often a server has looked whether it has to end is in no recording: it looks in no replay."""
+    """The server's polling for shutdown isn't recorded as an order, so a replay doesn't wait for it."""
     place, _ = asked
     (process,) = [each for each in place.recordings() if "unit" not in each.root.env]
     (start,) = [call for call in process.calls if call.name == "start"]
@@ -135,7 +136,7 @@ thread.join()
 
 
 def test_p2_p4_a_program_that_asks_its_own_server(provider: Provider, tmp_path: Path) -> None:
-    """Each of its requests is a unit that replays alone; what the program itself does then waits for that."""
+    """Each request to itself is a unit that replays alone; the program's main thread then waits for it."""
     place = Workplace(tmp_path, provider.environ())
     place.write("app.py", ASKS_ITSELF)
     place.record("app.py", str(free_port()))

@@ -1,4 +1,4 @@
-"""IPython at a prompt: each cell that is typed is a run of its own, in a terminal and embedded in a program."""
+"""IPython at a prompt: each typed cell is a separate run, in a terminal and embedded in a program."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EVERYWHERE: Final = (
     "raise KeyError(lines)",
 )
 AT_TERMINAL: Final = ("await think('question-2')", "%time _ = ask('question-3')", "!echo of a shell")
-"""What an embedded IPython does otherwise, and a test would not see."""
+"""Cells that behave differently in an embedded IPython, where a test would not see them."""
 PROGRAM: Final = f"{ASKING}\nWARM = ask('warm up')\n"
 EMBEDDED: Final = f"""
 import IPython
@@ -45,7 +45,7 @@ main()
 def test_p3_p4_each_cell_typed_at_a_prompt_is_a_run_and_replays(
     command: Sequence[str], name: str, typed: Sequence[str], provider: Provider, tmp_path: Path
 ) -> None:
-    """What the program did before its prompt is the start that all cells share; one that failed is a run too."""
+    """The program's work before the prompt is the start shared by all cells; a failed cell is a run too."""
     place = make_place(tmp_path, provider)
     place.write("shop.py", PROGRAM)
     place.write("embedded.py", EMBEDDED)

@@ -1,4 +1,4 @@
-"""Notebooks of Jupyter: each cell is a run of its own, and replays without a kernel's client and the provider."""
+"""Jupyter notebooks: each cell is a separate run, and replays without a kernel client and the provider."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CELLS: Final = (
 
 
 def test_p3_p4_each_cell_of_an_executed_notebook_is_a_run_and_replays(provider: Provider, tmp_path: Path) -> None:
-    """Values, text, `await`, magics, a shell and an error: one replays alone, all with the cells before them."""
+    """Values, text, `await`, magics, a shell and an error: one cell replays alone, all after the earlier ones."""
     place = make_place(tmp_path, provider)
     write_notebook(place, "report.ipynb", CELLS)
     done = place.run("record", "--", "jupyter", *EXECUTE, "--allow-errors", "report.ipynb")
@@ -55,7 +55,7 @@ def test_p3_p4_each_cell_of_an_executed_notebook_is_a_run_and_replays(provider: 
 
 
 def _joined(outputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What a notebook's cell shows as its run has it: texts are whole there, and errors apart."""
+    """The outputs of a notebook cell as its run stores them: texts joined, without errors."""
     found: list[dict[str, Any]] = []
     for each in outputs:
         shown: dict[str, Any] = {name: each[name] for name in ("output_type", "name", "text", "data") if name in each}
@@ -71,7 +71,7 @@ def _joined(outputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def test_p4_a_cell_needs_what_earlier_cells_left_and_its_verdict_names_the_way(
     provider: Provider, tmp_path: Path
 ) -> None:
-    """Alone it diverges, and the missing name is said; after the earlier cells it is identical, by any command."""
+    """Alone it diverges and names the missing variable; after the earlier cells it is identical, by any command."""
     place = make_place(tmp_path, provider)
     write_notebook(place, "report.ipynb", (ASKING, 'ask("question-1")'))
     command = ("jupyter", *EXECUTE, "report.ipynb")
@@ -90,7 +90,7 @@ def test_p4_a_cell_needs_what_earlier_cells_left_and_its_verdict_names_the_way(
 
 
 def test_p4_a_module_that_a_notebook_imports_has_changed_its_prompt(provider: Provider, tmp_path: Path) -> None:
-    """The one cause is named."""
+    """The changed prompt is the one cause."""
     place = make_place(tmp_path, provider)
     place.write("shop.py", f'{ASKING}\ndef answer():\n    return ask("sell 1,000")\n')
     write_notebook(place, "report.ipynb", ("import shop", "import shop\nshop.answer()"))
@@ -154,7 +154,7 @@ def test_p3_p4_a_question_to_a_human_and_a_password_are_of_their_cell(provider: 
 
 
 def test_p3_a_kernel_that_is_killed_loses_the_cell_under_way_alone(provider: Provider, tmp_path: Path) -> None:
-    """Cells before are whole; the one that ran is incomplete, with what it had asked."""
+    """Earlier cells are whole; the running one is incomplete, with its calls so far."""
     place = make_place(tmp_path, provider)
     with a_kernel(place) as kernel:
         kernel.execute(ASKING)
@@ -171,7 +171,7 @@ def test_p3_a_kernel_that_is_killed_loses_the_cell_under_way_alone(provider: Pro
 def test_p3_p4_an_interrupted_cell_is_recorded_as_cancelled_and_replays(
     provider: Provider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While it asks a model, or awaits one; between its calls it is incomplete. The kernel goes on with other cells."""
+    """It replays if interrupted in a model call or an await, else it is incomplete. The kernel runs further cells."""
     monkeypatch.setattr("support.provider.SLOW_S", TIMEOUT_S)
     place = make_place(tmp_path, provider)
     awaiting = """async def tick():
@@ -205,7 +205,7 @@ await asyncio.gather(think("slow question-2"), tick())"""
 
 
 def test_p2_p4_a_task_that_a_cell_starts_goes_on_while_others_are_executed(provider: Provider, tmp_path: Path) -> None:
-    """What it asks later is no part of later cells; each of them replays after the one that started it."""
+    """Its later calls aren't part of later cells; each of those replays after the cell that started it."""
     place = make_place(tmp_path, provider)
     starting = """told = asyncio.Event()
 
@@ -234,7 +234,7 @@ await asyncio.sleep(0)"""
 def test_p3_p4_a_suite_replays_cells_that_stand_for_themselves_from_one_start(
     provider: Provider, tmp_path: Path
 ) -> None:
-    """Each in a fork of a kernel that has started; with --warm all also those that need others."""
+    """Each replays in a fork of a started kernel; with --warm all, cells that need others replay too."""
     place = make_place(tmp_path, provider)
     write_notebook(place, "report.ipynb", (ALONE, f'{ASKING}\nawait think("question-2")', 'ask("question-3")'))
     assert place.run("record", "--", "jupyter", *EXECUTE, "report.ipynb").returncode == 0

@@ -1,4 +1,4 @@
-"""Workers that are killed again and again: what was answered is whole, what was under way says what became of it."""
+"""Workers that are killed again and again: answered requests are whole, interrupted ones say that they are."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def chat():
     return {"reply": answer.choices[0].message.content, "id": str(uuid.uuid4())}
 """
 COMMAND: Final = ("-m", "gunicorn", "app:app", "--preload", "--workers", str(WORKERS), "--log-level", "critical")
-"""Nobody reads what it says meanwhile: a thousand workers' lines fill the pipe, and the server waits."""
+"""The log level is low because nobody reads the output: a thousand workers' lines would fill the pipe and block."""
 
 
 def _workers(server: Server) -> set[int]:
@@ -52,7 +52,7 @@ def _workers(server: Server) -> set[int]:
 
 
 class _Clients:
-    """Ask until they are told to stop; what was answered, by the number of the question."""
+    """Send requests until told to stop; keep the answers by the number of the question."""
 
     def __init__(self, url: str) -> None:
         self.answers: dict[int, str] = {}
@@ -73,14 +73,14 @@ class _Clients:
             self.answers[number] = answer.text
 
     def stop(self) -> None:
-        """Wait for the answers that are under way."""
+        """Stop, and wait for the outstanding answers."""
         self._is_over.set()
         for thread in self._threads:
             thread.join()
 
 
 def _kill_one(server: Server, clients: _Clients, draw: random.Random) -> None:
-    """Kill a worker once there is an answer more, and wait for the one that takes its place."""
+    """Kill a worker after the next answer, and wait for its replacement."""
     answered = len(clients.answers)
     await_true(lambda: len(clients.answers) > answered)
     killed = draw.choice(sorted(_workers(server)))
@@ -90,9 +90,9 @@ def _kill_one(server: Server, clients: _Clients, draw: random.Random) -> None:
 
 @pytest.mark.slow
 def test_p5_no_kill_of_a_worker_costs_more_than_what_was_under_way(provider: Provider, tmp_path: Path) -> None:
-    """Each request that was answered has one run with this answer, and no run holds a value of another's.
+    """Each answered request has one run with this answer, and no run holds another request's values.
 
-    A run whose worker was killed between its answer and its end, which are some milliseconds, says so.
+    A run whose worker was killed in the milliseconds between its answer and its end says so.
     """
     place = prepare(tmp_path, provider, APP)
     draw = random.Random(7)
@@ -121,7 +121,7 @@ def _answer_of(unit: Recording | None) -> str | None:
 
 
 def _iter_units(catalog: SpoolCatalog) -> Iterator[str]:
-    """The run ids of all units; a search gives the newest thousand."""
+    """The run ids of all units; a search returns only the newest thousand."""
     seen: set[str] = set()
     query = RunQuery(limit=RUNS_MAX)
     while found := [each for each in catalog.search(query) if each.root.run_id not in seen]:
@@ -131,7 +131,7 @@ def _iter_units(catalog: SpoolCatalog) -> Iterator[str]:
 
 
 def _read_units(place: Workplace) -> tuple[dict[int, Recording], dict[int, Recording]]:
-    """The units by the number of their question: whole ones, and those that did not end."""
+    """The units by the number of their question: the whole ones, and those that did not end."""
     whole: dict[int, Recording] = {}
     killed: dict[int, Recording] = {}
     catalog = SpoolCatalog(place.path / ".spanreplay")
@@ -143,7 +143,7 @@ def _read_units(place: Workplace) -> tuple[dict[int, Recording], dict[int, Recor
             assert len(numbers) <= 1, numbers
             reasons = unit.completeness().reasons
             assert not reasons or (reasons[0] == _KILLED and all(map(_UNDER_WAY.fullmatch, reasons[1:]))), reasons
-            for number in numbers:  # none, if its worker was killed before it had read the request
+            for number in numbers:  # none if its worker was killed before reading the request
                 kind = killed if reasons else whole
                 assert number not in kind, "two runs of one request"
                 kind[number] = unit

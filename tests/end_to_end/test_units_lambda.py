@@ -1,4 +1,4 @@
-"""AWS Lambda's runtime: each invocation is a run of its own, and replays with the provider and Lambda stopped."""
+"""AWS Lambda's runtime: each invocation is a separate run, and replays with the provider and Lambda stopped."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def start(place: Workplace, api: LambdaApi, **environ: str) -> subprocess.Popen[
 
 
 def record(place: Workplace, events: list[Any], **environ: str) -> dict[str, tuple[str, Any]]:
-    """Have the events worked on by a recorded runtime that is killed when it asks for more; what it answered."""
+    """Let a recorded runtime process the events, and kill it when it asks for more; return its answers."""
     with serve_invocations(events, [{}, CONTEXT]) as api:
         process = start(place, api, **environ)
         await_idle(api, process)
@@ -83,7 +83,7 @@ def await_idle(api: LambdaApi, process: subprocess.Popen[str]) -> None:
 
 @pytest.mark.parametrize("polls", ["", "AWS_Lambda_python3.13"], ids=["in the main thread", "in a thread"])
 def test_p3_p4_each_invocation_is_a_run_and_replays_alone(polls: str, provider: Provider, place: Workplace) -> None:
-    """The runtime is killed as a frozen one is: each run is whole, and is identical without Lambda and provider."""
+    """The runtime is killed like a frozen one: each run is whole, and is identical without Lambda and provider."""
     answers = record(place, EVENTS, AWS_EXECUTION_ENV=polls)
     provider.stop()
     units = units_of(place, "shop")
@@ -113,7 +113,7 @@ def test_p3_p4_each_invocation_is_a_run_and_replays_alone(polls: str, provider: 
 
 
 def test_p3_what_was_recorded_is_delivered_before_the_runtime_may_be_frozen(place: Workplace) -> None:
-    """Each time that the runtime asks for the next invocation, the collector has the whole runs of those before it."""
+    """When the runtime asks for the next invocation, the collector has the whole runs of all earlier ones."""
     delivered: list[int] = []
     with deliver() as sink, serve_invocations(EVENTS) as api:
         api.at_next = lambda answered: delivered.append(len(ended_runs(sink)))
@@ -125,7 +125,7 @@ def test_p3_what_was_recorded_is_delivered_before_the_runtime_may_be_frozen(plac
 
 
 def test_p3_a_runtime_answers_as_without_us(place: Workplace) -> None:
-    """The same answers to Lambda, stacks of errors included, and to a handler that can't be loaded."""
+    """Answers to Lambda are the same, including error stacks and a handler that can't be loaded."""
     app = "def handler(event, context):\n    return 1 // event, context.aws_request_id\n"
     place.write("app.py", app)
     recorded = record(place, [1, 0, "text"])
@@ -143,7 +143,7 @@ def test_p3_a_runtime_answers_as_without_us(place: Workplace) -> None:
 
 
 def test_p4_a_changed_handler_is_named_and_a_lost_one_stops_the_replay(provider: Provider, place: Workplace) -> None:
-    """One cause where the result differs; one line and status 1 where the handler is gone or can't be loaded."""
+    """A changed result has one cause; a missing or unloadable handler gives one line and status 1."""
     record(place, EVENTS[:1])
     provider.stop()
     (unit,) = units_of(place)

@@ -1,4 +1,4 @@
-"""LangGraph's server: each run of a graph is in the run of the request that waits for it, or a run of its own."""
+"""LangGraph's server: each graph run is part of the request that waits for it, or a separate run."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ async def authenticate(headers: dict):
 
 @pytest.fixture
 def workplace(provider: Provider, tmp_path: Path) -> Workplace:
-    """A directory with a graph and what the server's own template has beside it."""
+    """A directory with a graph and the other files of the server's template."""
     if not PYTHON.exists():
         pytest.skip(f"no {PYTHON}: tools/agents.sh builds it")
     quiet = {"LANGSMITH_TRACING": "false", "LANGGRAPH_NO_VERSION_CHECK": "true", "LANGGRAPH_CLI_NO_ANALYTICS": "1"}
-    quiet |= fixed_seed()  # the metadata of streamed messages are in the order of a set
+    quiet |= fixed_seed()  # the metadata of streamed messages is in the order of a set
     made = Workplace(tmp_path, {**provider.environ(), **quiet, "SPANREPLAY_GUARD": "production"}, PYTHON)
     made.write("agent.py", AGENT)
     made.write("auth.py", AUTH)
@@ -79,14 +79,14 @@ def workplace(provider: Provider, tmp_path: Path) -> Workplace:
 
 @pytest.fixture
 def server(workplace: Workplace) -> Iterator[Server]:
-    """The server as a user starts it."""
+    """The server, started as by a user."""
     port = free_port()
     with serve_with(workplace, port, *COMMAND, str(port)) as started:
         yield started
 
 
 def post(server: Server, path: str, text: str = "", **more: Any) -> httpx.Response:
-    """Ask the server, with a message for its graph if there is one."""
+    """Send a request to the server, with a message for its graph if there is one."""
     body = {"assistant_id": "shop", "input": {"messages": [{"role": "user", "content": text}]}, **more} if text else {}
     return httpx.post(f"{server.url}{path}", json=body, timeout=TIMEOUT_S).raise_for_status()
 
@@ -98,14 +98,14 @@ def of_path(units: list[Recording], path: str) -> Recording:
 
 
 def models_of(unit: Recording) -> list[str]:
-    """The last question of each call of a model."""
+    """The last question in each model call."""
     asked = [json.loads(call.request) for call in unit.calls if call.kind == "llm"]
     return [str(each["body"]["messages"][-1]["content"]) for each in asked]
 
 
 @pytest.mark.slow
 def test_p3_p4_each_run_of_a_langgraph_server_is_a_run_and_replays_alone(provider: Provider, server: Server) -> None:
-    """Waited for, streamed, and in the background on a thread: a whole run each, identical without the provider."""
+    """Waited-for, streamed and background runs are each a whole run, identical without the provider."""
     workplace = server.workplace
     waited = post(server, "/runs/wait", "wait for me").json()["messages"][-1]["content"]
     streamed = post(server, "/runs/stream", "stream to me", stream_mode=["values", "messages-tuple"]).text
@@ -148,7 +148,7 @@ def test_p3_p4_each_run_of_a_langgraph_server_is_a_run_and_replays_alone(provide
 
 @pytest.mark.slow
 def test_p4_a_changed_graph_of_a_langgraph_server_is_named(provider: Provider, server: Server) -> None:
-    """One cause where the agent asks something else, in a request and in a run of the queue."""
+    """A changed question of the agent is one cause, in a request and in a queued run."""
     workplace = server.workplace
     post(server, "/runs/wait", "hello")
     post(server, "/runs", "hello again")

@@ -1,6 +1,6 @@
-"""Many users at once, of each framework under each server: as many runs as requests, each with its own calls only.
+"""Many concurrent users of each framework under each server: one run per request, with its own calls only.
 
-SPANREPLAY_TEST_UNITS says how many of the 200 are replayed.
+SPANREPLAY_TEST_UNITS sets how many of the 200 are replayed.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _ask(url: str, number: int) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_p2_p6_as_many_runs_as_requests(name: str, provider: Provider, tmp_path: Path) -> None:
-    """200 requests of 20 users, 40 at a time: 200 runs, no call in another's run; a sample replays identical."""
+    """200 requests of 20 users, 40 at a time, give 200 runs, no call in another's run; a sample replays identically."""
     source, command, at, asked = FRAMEWORKS[name]
     place = Workplace(tmp_path, provider.environ())
     place.write("app.py", ASK + source)

@@ -1,4 +1,4 @@
-"""MCP servers: each tool call served is a run of its own, and replays with the provider and the client gone."""
+"""MCP servers: each served tool call is a separate run, and replays with the provider and the client gone."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def place(provider: Provider, tmp_path: Path) -> Workplace:
 
 @asynccontextmanager
 async def connected(place: Workplace, **environ: str) -> AsyncIterator[ClientSession]:
-    """A client of a recorded server, which is its child."""
+    """A client of a recorded server, which is its child process."""
     command = str(place.python.parent / "opentelemetry-instrument")
     server = StdioServerParameters(
         command=command, args=[str(place.python), "server.py"], cwd=place.path, env={**place.environ, **environ}
@@ -88,7 +88,7 @@ async def connected(place: Workplace, **environ: str) -> AsyncIterator[ClientSes
 
 
 def test_p3_p4_each_tool_call_served_is_a_run_and_replays_alone(provider: Provider, place: Workplace) -> None:
-    """Calls of several tools at once, a prompt, a resource: each is a whole run, and identical without a client."""
+    """Concurrent calls of several tools, a prompt, a resource: each is a whole run, and identical without a client."""
 
     async def use() -> list[Any]:
         async with connected(place) as session:
@@ -126,9 +126,9 @@ def test_p3_p4_each_tool_call_served_is_a_run_and_replays_alone(provider: Provid
 
 @pytest.mark.parametrize("is_json", [True, False], ids=["json", "events"])
 def test_p3_a_tool_call_over_http_stays_in_its_request(is_json: bool, provider: Provider, place: Workplace) -> None:
-    """No run within a run: the request's unit has the model calls of the tool, and replays alone.
+    """There is no nested run: the request's unit has the model calls of the tool, and replays alone.
 
-    Beside events the server sends pings by a timer.
+    With event streams, the server also sends timed pings.
     """
     app = f"server.streamable_http_app(stateless_http=True, json_response={is_json})"
     place.write("app.py", f"from server import server\napp = {app}\n")
@@ -153,7 +153,7 @@ def test_p3_a_tool_call_over_http_stays_in_its_request(is_json: bool, provider: 
 
 
 def test_p4_a_changed_tool_is_named_and_one_that_is_gone_stops_the_replay(provider: Provider, place: Workplace) -> None:
-    """One cause where the result differs; one line and status 1 where the server has no such tool any more."""
+    """A changed result has one cause; a tool that no longer exists gives one line and status 1."""
 
     async def use() -> None:
         async with connected(place) as session:

@@ -1,4 +1,4 @@
-"""Under daphne and granian each request and websocket is a run of its own, which replays with the provider stopped."""
+"""Under daphne and granian, each request and websocket is a separate run, replayable with the provider stopped."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ SERVERS: Final = {
     ),
 }
 WORKERS: Final = {"granian": 2}
-"""How many processes say that they are ready; daphne has no lifespan."""
+"""The number of processes that report readiness; daphne has no lifespan."""
 servers = pytest.mark.parametrize("name", SERVERS)
 
 
@@ -58,7 +58,7 @@ def place(provider: Provider, tmp_path: Path) -> Workplace:
 
 
 def await_workers(name: str, server: Server) -> None:
-    """A worker of granian's that still loads the application ignores its parent's SIGTERM, and would stay for ever."""
+    """Wait until all have loaded: a granian worker that is still loading ignores SIGTERM, and would stay forever."""
     said = server.process.stdout
     missing = WORKERS.get(name, 0)
     while missing:
@@ -71,7 +71,7 @@ def await_workers(name: str, server: Server) -> None:
 def test_p2_p4_requests_under_other_servers_are_runs_that_replay_alone(
     name: str, provider: Provider, place: Workplace
 ) -> None:
-    """Many users at once: no value of another request is in a run; a sample replays; a change is named."""
+    """With many concurrent users, no run holds another request's values; a sample replays; a change is named."""
     count, (command, at) = 12, SERVERS[name]
     with serve(place, command=command, at=at) as server:
         await_workers(name, server)
@@ -102,7 +102,7 @@ def test_p2_p4_requests_under_other_servers_are_runs_that_replay_alone(
 def test_p2_p4_a_chat_under_other_servers_is_a_run_and_replays_alone(
     name: str, provider: Provider, place: Workplace
 ) -> None:
-    """A websocket session, from its handshake to its end."""
+    """A websocket session is one run, from its handshake to its end."""
     command, at = SERVERS[name]
     with serve(place, command=command, at=at) as server:
         await_workers(name, server)
@@ -129,7 +129,7 @@ def chat():
 
 
 def test_p2_p4_a_wsgi_request_under_granian_is_a_run_and_replays_alone(provider: Provider, place: Workplace) -> None:
-    """Flask in its workers' threads, some requests at once."""
+    """Flask handles concurrent requests in its workers' threads."""
     place.write("app.py", WSGI)
     command = ("-m", "granian", "--interface", "wsgi", "--blocking-threads", "4", "app:app")
     with serve(place, command=command, at="--host 127.0.0.1 --port {port}") as server:

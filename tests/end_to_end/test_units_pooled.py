@@ -1,4 +1,4 @@
-"""Which request opens a connection of a pool is a matter of load: each replays alone, and what it asks is compared."""
+"""Load decides which request opens a pooled connection: each replays alone, and its statements are compared."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def _ask(url: str, questions: list[str], *, at_once: bool) -> None:
 def test_a_request_replays_whether_or_not_its_pool_has_a_connection(
     tmp_path: Path, provider: Provider, level: str, at_once: bool
 ) -> None:
-    """One that has opened a connection finds that of the start; one that has found another's opens its own."""
+    """A request that opened a connection uses that of the start; one that used another's opens its own."""
     workplace = prepare(tmp_path, provider, APP)
     if not at_once:
         workplace.environ["POOL_IS_EMPTY"] = "1"

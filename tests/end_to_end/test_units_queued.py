@@ -1,4 +1,4 @@
-"""Requests that put their text into a queue and wait: a task or a thread of the process asks the model for them."""
+"""Requests that queue their text and wait: a task or a thread of the process calls the model for them."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ SHAPES: Final = {"thread": THREAD, "task": TASK, "a task each": A_TASK_EACH, "a 
 
 
 def _ask(server: Server, *texts: str) -> None:
-    """Ask all of them at the same time."""
+    """Send all requests at the same time."""
     with ThreadPoolExecutor(len(texts)) as pool:
         for answer in pool.map(lambda text: httpx.post(f"{server.url}/ask/{text}", timeout=TIMEOUT_S), texts):
             assert answer.status_code == 200
@@ -199,9 +199,9 @@ def _record(provider: Provider, place: Workplace, level: str = "calls") -> dict[
 def test_p2_p4_what_is_done_beside_a_request_is_served_to_its_replay(
     shape: str, level: str, provider: Provider, tmp_path: Path
 ) -> None:
-    """Answers, ids and times that a task of the process had for a request are there again, for that request alone.
+    """Answers, ids and times that a task of the process got for a request are served, for that request alone.
 
-    What the task drew before it asked for one of several requests is nobody's.
+    Values drawn before the task made a call for one of several requests belong to none of them.
     """
     place = prepare(tmp_path, provider, SHAPES[shape])
     units = _record(provider, place, level)
@@ -221,7 +221,7 @@ def test_p2_p4_what_is_done_beside_a_request_is_served_to_its_replay(
 def test_p4_a_unit_that_waits_for_work_that_others_share_is_incomplete(
     waits: str, provider: Provider, tmp_path: Path
 ) -> None:
-    """One call for two requests can't be made for one of them: nothing has changed, and the verdict says what it is."""
+    """One call for two requests can't be made for one: nothing has changed, and the verdict names the call."""
     place = prepare(tmp_path, provider, SHARED.replace("WAIT", WAITS[waits]))
     with serve(place) as server:
         _ask(server, "one", "two")
@@ -236,12 +236,12 @@ def test_p4_a_unit_that_waits_for_work_that_others_share_is_incomplete(
 
 
 def test_p2_p4_a_suite_serves_what_is_done_beside_its_units(provider: Provider, tmp_path: Path) -> None:
-    """In one start of the application too."""
+    """This holds in a suite with one start of the application, too."""
     place = prepare(tmp_path, provider, TASK)
     _record(provider, place)
     suite = replay_suite(place, *COMMAND, options=("--app", "app:app"))
     assert suite.status in {0, 4}, suite.stderr
-    assert suite.report["counts"]["identical"] >= len(ALONE) + 1  # the first of those that came at the same time
+    assert suite.report["counts"]["identical"] >= len(ALONE) + 1  # the first of the concurrent requests
     assert suite.report["starts"] == 1
 
 
@@ -249,9 +249,9 @@ def test_p2_p4_a_suite_serves_what_is_done_beside_its_units(provider: Provider, 
 def test_p4_work_that_an_earlier_request_started_is_there_with_that_request(
     shape: str, provider: Provider, tmp_path: Path
 ) -> None:
-    """A thread or task that the first request starts works for the later ones too: `--warm all` replays those with it.
+    """A thread or task started by the first request works for later ones too: `--warm all` replays those with it.
 
-    Alone, a later one starts it itself: its calls have answers, and the unit is not called identical.
+    Alone, a later one starts it itself: its calls get answers, but the unit is not called identical.
     """
     place = prepare(tmp_path, provider, {"thread": LAZY_THREAD, "task": LAZY_TASK}[shape])
     with serve(place) as server:
@@ -275,7 +275,7 @@ def test_p4_work_that_an_earlier_request_started_is_there_with_that_request(
 
 
 def test_p4_what_a_task_has_drawn_is_missed_until_it_is_written(provider: Provider, tmp_path: Path) -> None:
-    """An id that a task drew behind its call is written with its next call: until then a replay says what it lacks."""
+    """An id drawn after a task's call is written with the next call: until then the replay reports it as missing."""
     place = prepare(tmp_path, provider, TASK)
     with serve(place) as server:
         _ask(server, "one")
@@ -294,7 +294,7 @@ def test_p4_what_a_task_has_drawn_is_missed_until_it_is_written(provider: Provid
 def test_p4_a_change_of_a_request_is_a_divergence_although_work_is_done_beside_it(
     provider: Provider, tmp_path: Path
 ) -> None:
-    """What the task beside it asks has its answer; what the request makes of it is compared."""
+    """The task's call beside it is served; the request's use of the answer is compared."""
     place = prepare(tmp_path, provider, TASK)
     unit = _record(provider, place)["/ask/one"]
     place.write("app.py", TASK.replace("return await reply", "return {**await reply, 'more': 1}"))

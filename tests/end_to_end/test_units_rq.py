@@ -1,4 +1,4 @@
-"""Workers of RQ: each job is a run of its own, and replays by itself with the provider and Redis stopped."""
+"""RQ workers: each job is a separate run, and replays by itself with the provider and Redis stopped."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def place(provider: Provider, tmp_path: Path) -> Workplace:
 
 
 def describe_worker(name: str, port: int) -> tuple[str, ...]:
-    """The command of a worker: a program that loads the application before it forks, or `rq worker`."""
+    """The command of a worker: a program that loads the application before forking, or `rq worker`."""
     if name != "command":
         return ("worker.py", name)
     return ("-m", "rq.cli", "worker", "--url", f"redis://127.0.0.1:{port}", "--burst", "jobs")
 
 
 def record(place: Workplace, name: str, port: int, count: int, *, workers: int = 1) -> None:
-    """Have that many jobs done by recorded workers that end when none is left."""
+    """Let recorded workers do that many jobs until none is left."""
     place.write("shop.py", RQ_APP.replace("PORT", str(port)))
     place.write("worker.py", WORKER)
     publish = [str(place.python), "publish.py", str(count)]
@@ -62,7 +62,7 @@ def record(place: Workplace, name: str, port: int, count: int, *, workers: int =
 
 @pytest.mark.parametrize(("name", "count"), [("Worker", 11), ("SimpleWorker", 5), ("command", 1)])
 def test_p3_p4_each_job_is_a_run_and_replays_alone(name: str, count: int, provider: Provider, place: Workplace) -> None:
-    """Jobs of several users, two horses at a time: each is a run with its own calls; each replays identical."""
+    """With jobs of several users and two work horses, each run has its own calls, and replays identically."""
     with a_redis(place.path) as port:
         record(place, name, port, count, workers=2 if name == "Worker" else 1)
     provider.stop()
@@ -84,7 +84,7 @@ def test_p3_p4_each_job_is_a_run_and_replays_alone(name: str, count: int, provid
 
 
 def test_p4_jobs_replay_in_one_start(provider: Provider, place: Workplace) -> None:
-    """All jobs of a worker, of several functions: each replays in a fork of the one that was started."""
+    """All jobs of a worker, of several functions, replay in forks of one started worker."""
     with a_redis(place.path) as port:
         record(place, "SimpleWorker", port, 5)
     provider.stop()
@@ -96,5 +96,5 @@ def test_p4_jobs_replay_in_one_start(provider: Provider, place: Workplace) -> No
 
 
 def replay(place: Workplace, name: str, port: int, run_id: str) -> Replayed:
-    """Replay a job with the command that was recorded."""
+    """Replay a job with the recorded command."""
     return place.replay(*describe_worker(name, port), source=run_id)

@@ -1,4 +1,4 @@
-"""Sampled units: each is recorded whole or not at all, the process counts those that are left out."""
+"""Sampled units: each is recorded whole or not at all, and the process counts those that are left out."""
 
 from __future__ import annotations
 
@@ -102,13 +102,13 @@ def place(provider: Provider, tmp_path: Path) -> Workplace:
 
 
 def header_of(number: int) -> dict[str, str]:
-    """A trace of each request's own; every bit of the ids counts."""
+    """A different trace for each request; every bit of the ids varies."""
     trace_id = (number + 1) * 0x9E3779B97F4A7C15F39CC0605CEDC835 % 2**128
     return {"traceparent": f"00-{trace_id:032x}-00f067aa0ba902b7-01"}
 
 
 async def ask_all(url: str, paths: list[str], headers: Callable[[int], Mapping[str, str]] = header_of) -> list[int]:
-    """The status of each answer; all are asked at once."""
+    """Send all requests concurrently; return the status of each answer."""
     limits = httpx.Limits(max_connections=40, max_keepalive_connections=0)
     async with httpx.AsyncClient(timeout=TIMEOUT_S, limits=limits) as client:
         made = [client.get(f"{url}{path}", headers=headers(number)) for number, path in enumerate(paths)]
@@ -116,7 +116,7 @@ async def ask_all(url: str, paths: list[str], headers: Callable[[int], Mapping[s
 
 
 def counts_of(manifest: Mapping[str, Any]) -> tuple[int, int, dict[str, int]]:
-    """How many units a process has kept and left out, and what kept them."""
+    """The number of units that a process has kept and left out, and the reasons for keeping."""
     units = manifest["units"]
     return units["kept"], units["left_out"], units["kept_for"]
 
@@ -124,7 +124,7 @@ def counts_of(manifest: Mapping[str, Any]) -> tuple[int, int, dict[str, int]]:
 def test_n3_p5_errors_and_slow_requests_are_kept_whole_and_the_rest_is_counted(
     provider: Provider, place: Workplace
 ) -> None:
-    """40 at a time: exceptions, responses from 500 on, failed tools and slow ones are whole; of others nothing is."""
+    """40 at a time: exceptions, 5xx responses, failed tools and slow requests are kept whole; others leave nothing."""
     paths = [f"/{way}/{number}" for number in range(EACH) for way in WAYS]
     with serve(place, "--log-level", "critical", SPANREPLAY_SAMPLE="errors,call-errors,slow:500ms") as server:
         asyncio.run(ask_all(server.url, paths))
@@ -132,7 +132,7 @@ def test_n3_p5_errors_and_slow_requests_are_kept_whole_and_the_rest_is_counted(
     provider.stop()
     units = server.units()
     kept = [path_of(unit) for unit in units]
-    # A machine that is busy may make any request slow: those are kept for that, and say so
+    # On a busy machine any request may be slow: it is kept for that reason, and says so
     sure = {path for path in paths if path.split("/")[1] not in ("ok", "missing")}
     assert sure <= set(kept)
     assert len(kept) == len(set(kept))
@@ -157,7 +157,7 @@ def test_n3_p5_errors_and_slow_requests_are_kept_whole_and_the_rest_is_counted(
 
 
 def test_n3_p6_a_ratio_decides_by_the_callers_trace_in_every_process(provider: Provider, place: Workplace) -> None:
-    """Two workers: a request is there if OpenTelemetry's sampler keeps its trace, and only then."""
+    """With two workers, a request is kept exactly if OpenTelemetry's sampler keeps its trace."""
     paths = [f"/ok/{number}" for number in range(60)]
     rules = parse_rules("0.3")
     expected = sorted(n for n in range(60) if rules.has_trace(int(header_of(n)["traceparent"].split("-")[1], 16)))
@@ -177,7 +177,7 @@ def test_n3_p6_a_ratio_decides_by_the_callers_trace_in_every_process(provider: P
 
 
 def test_n3_p6_services_that_call_each_other_keep_the_same_requests(provider: Provider, tmp_path: Path) -> None:
-    """A request without a trace: the one that the first service begins and sends on decides in both."""
+    """For a request without a trace, the first service starts and propagates one, which decides in both."""
     front, back = (tmp_path / name for name in ("front", "back"))
     for folder in (front, back):
         folder.mkdir()
@@ -194,7 +194,7 @@ def test_n3_p6_services_that_call_each_other_keep_the_same_requests(provider: Pr
 
 
 def test_n3_p6_users_of_the_list_are_kept_and_a_collector_gets_no_other(provider: Provider, place: Workplace) -> None:
-    """SPANREPLAY_SAMPLE_KEEP_USERS: all of theirs, whatever the rules leave out; nothing else is sent."""
+    """All requests of users in SPANREPLAY_SAMPLE_KEEP_USERS are kept, whatever the rules; nothing else is sent."""
     paths = [f"/ok/{number}" for number in range(20)]
     with deliver() as sink:
         with serve(
@@ -210,7 +210,7 @@ def test_n3_p6_users_of_the_list_are_kept_and_a_collector_gets_no_other(provider
 
 
 def test_n3_p5_what_is_under_way_when_the_process_ends_is_kept(provider: Provider, place: Workplace) -> None:
-    """A request that the process's end has cut off counts as an error, and says why it is incomplete."""
+    """A request cut off by the end of the process counts as an error, and says why it is incomplete."""
     with serve(place, "--timeout-graceful-shutdown", "1", SPANREPLAY_SAMPLE="errors") as server:
         httpx.get(f"{server.url}/ok/1", timeout=TIMEOUT_S)
         with socket.create_connection(("127.0.0.1", server.port)) as asking:
@@ -223,7 +223,7 @@ def test_n3_p5_what_is_under_way_when_the_process_ends_is_kept(provider: Provide
 
 
 def test_n3_a_unit_that_is_too_large_to_hold_is_kept(provider: Provider, place: Workplace) -> None:
-    """Above the memory that a unit may take it is written, whole, and says that its size has kept it."""
+    """A unit above the memory limit is written whole, and gives its size as the reason."""
     with serve(place, SPANREPLAY_SAMPLE="0") as server:
         asyncio.run(ask_all(server.url, ["/ok/1", "/large/2", "/ok/3"]))
         server.stop()
@@ -234,7 +234,7 @@ def test_n3_a_unit_that_is_too_large_to_hold_is_kept(provider: Provider, place: 
 
 
 def test_n3_a_setting_that_can_not_be_used_is_said_and_everything_is_kept(provider: Provider, place: Workplace) -> None:
-    """The server runs on; standard error names the variable, the value and what is allowed, once."""
+    """The server continues; standard error names the variable, the value and the allowed values, once."""
     with serve(place, SPANREPLAY_SAMPLE="erors") as server:
         asyncio.run(ask_all(server.url, ["/ok/1", "/ok/2"]))
         server.process.terminate()
@@ -246,7 +246,7 @@ def test_n3_a_setting_that_can_not_be_used_is_said_and_everything_is_kept(provid
 
 
 def test_n3_p5_forked_workers_count_in_the_process_that_forked_them(provider: Provider, tmp_path: Path) -> None:
-    """gunicorn --preload: workers that make no call of their own have no run; the master's has their counts."""
+    """gunicorn --preload: workers without calls of their own have no run; the master's run has their counts."""
     place = prepare(tmp_path, provider, FLASK)
     command = ("-m", "gunicorn", "app:app", "--preload", "--workers", "2", "--threads", "8")
     with serve(place, command=command, at="--bind 127.0.0.1:{port}", SPANREPLAY_SAMPLE="errors") as server:
@@ -302,7 +302,7 @@ rq.Worker([shop.queue()], connection=shop.queue().connection).work(burst=True)
 
 
 def test_n3_p3_jobs_that_raise_are_kept_and_their_worker_counts_the_others(provider: Provider, tmp_path: Path) -> None:
-    """RQ forks a process for each job: one that is left out leaves no run at all, not even that of its process."""
+    """RQ forks a process for each job: a job that is left out leaves no run at all, not even its process's."""
     place = Workplace(tmp_path, {**provider.environ(), "SPANREPLAY_GUARD": "production", "PYTHONPATH": "."})
     with a_redis(tmp_path) as port:
         place.write("shop.py", JOBS.replace("PORT", str(port)))
@@ -332,7 +332,7 @@ for number in range(3):
 
 
 def test_n3_a_script_is_never_sampled(provider: Provider, tmp_path: Path) -> None:
-    """A run that is no unit is recorded, whatever the rules say; units by hand inside of it are not."""
+    """A run that is not a unit is recorded, whatever the rules; units by hand inside it are not."""
     place = Workplace(tmp_path, {**provider.environ(), "SPANREPLAY_GUARD": "production"})
     place.write("script.py", SCRIPT)
     place.record("script.py", SPANREPLAY_SAMPLE="0")

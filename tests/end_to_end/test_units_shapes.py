@@ -1,4 +1,4 @@
-"""What applications do within a request, each recorded at once with others and replayed by itself."""
+"""The work of applications within a request, recorded under concurrency and replayed alone."""
 
 from __future__ import annotations
 
@@ -118,12 +118,12 @@ PATHS: Final = (
     "/nowhere",
 )  # fmt: skip
 UPLOAD_BYTES: Final = 409_600
-"""More than a server reads at once."""
+"""More than a server reads in one go."""
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """A server that has ended: its directory, and the runs of its requests by path."""
+    """A stopped server: its directory, and the runs of its requests by path."""
 
     workplace: Workplace
     units: dict[str, Recording]
@@ -172,9 +172,9 @@ def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 )
 @pytest.mark.sampled(6)
 def test_p2_p4_what_an_application_does_replays(path: str, recorded: Recorded) -> None:
-    """Each unit is whole and replays identical, beside a task of the process that never ends.
+    """Each unit is whole and replays identically, beside a task of the process that never ends.
 
-    How many tasks are done when the first of them is said to be, is an order of steps, which `calls` leaves open.
+    How many tasks are done when the first is reported done depends on the callback order, which `calls` leaves open.
     """
     unit = recorded.units[path]
     assert unit.completeness().is_complete, unit.completeness().reasons
@@ -184,21 +184,21 @@ def test_p2_p4_what_an_application_does_replays(path: str, recorded: Recorded) -
 
 
 def test_p2_calls_of_background_tasks_are_the_process_s(recorded: Recorded) -> None:
-    """What the lifespan has started goes on in the run of the process, whatever request is under way."""
+    """A task started by the lifespan stays in the run of the process, whatever request is running."""
     polls = [call for call in recorded.process.calls if "poll" in call.request]
     assert len(polls) > 2
     assert not [call for unit in recorded.units.values() for call in unit.calls if "poll" in call.request]
 
 
 def test_p2_a_unit_has_what_its_tasks_had_under_way(recorded: Recorded) -> None:
-    """Background work of the framework, and a call of a task that outlives the response, belong to the unit."""
+    """Background work of the framework, and a task's call that outlives the response, belong to the unit."""
     asked = {p: [c.request for c in recorded.units[p].calls if c.kind == "llm"] for p in ("/background", "/left")}
     assert ["behind" in text for text in asked["/background"]] == [False, True]
     assert ["left running" in text for text in asked["/left"]] == [True]
 
 
 def test_p2_a_body_in_parts_is_one_call(recorded: Recorded) -> None:
-    """It is recorded whole, with the sizes of its parts, so that no secret is cut in two."""
+    """It is recorded whole, with the sizes of its parts, so that no secret is split."""
     (body,) = [call for call in recorded.units["/upload"].calls if call.boundary == "http:body"]
     value = json.loads(body.response)["value"]
     assert sum(value["parts"]) == UPLOAD_BYTES
@@ -206,14 +206,14 @@ def test_p2_a_body_in_parts_is_one_call(recorded: Recorded) -> None:
 
 
 def test_p2_units_are_redacted(recorded: Recorded) -> None:
-    """Neither what a client sends nor what the application answers leaves a key in the spool."""
+    """Keys sent by a client or by the application are not in the spool."""
     assert KEY.encode() not in recorded.spool
     assert b"canary8b7c6d5e4f3a2b1c0d9e8f7a6b" not in recorded.spool
     assert response_of(recorded.units["/guarded"])["status"] == 200
 
 
 def test_p2_an_exception_of_the_application_is_in_the_run(recorded: Recorded) -> None:
-    """It comes behind the 500 that its framework sends; the run's outcome is an error."""
+    """It comes after the framework's 500 response; the run's outcome is an error."""
     unit = recorded.units["/raises"]
     assert response_of(unit)["status"] == 500
     assert [json.loads(c.request)["arguments"] for c in unit.calls if c.name == "raised"] == [
@@ -237,7 +237,7 @@ def root():
 
 
 def test_r9_what_a_process_drew_as_a_secret_is_one_in_its_units(tmp_path: Path) -> None:
-    """A value that `secrets` gave when the application started is in no unit in clear, and its units replay."""
+    """A value that `secrets` returned at application start is in no unit in clear text, and the units replay."""
     place = Workplace(tmp_path)
     place.write("app.py", SECRETIVE)
     with serve(place) as server:
@@ -265,7 +265,7 @@ def root():
 
 
 def test_p4_a_unit_that_needs_an_earlier_one_says_so(tmp_path: Path) -> None:
-    """What the first request left in memory is not there in a replay of the second, and the verdict names that."""
+    """Memory left by the first request is missing in a replay of the second, and the verdict says so."""
     place = Workplace(tmp_path)
     place.write("app.py", LAZY)
     with serve(place) as server:

@@ -1,4 +1,4 @@
-"""Requests of one time that share what is done for them: the call of one of them is for others too."""
+"""Concurrent requests that share work: the call of one serves the others too."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.suites import replay_suite
 from support.units import ASKING, COMMAND, path_of, prepare, serve
 
 TEXTS: Final = ("amber", "birch", "cedar")
-# The first that comes waits until all are there, and asks for all of them.
+# The first request waits until all are there, and asks for all of them.
 LEADER: Final = f"""{ASKING}
 import asyncio
 
@@ -37,7 +37,7 @@ async def answer(text: str):
             asked.set_result(each + said)
     return await reply
 """
-# One job at a time: the end of one starts the next one, whoever brought that.
+# One job at a time: the end of one starts the next one, whichever request queued it.
 JOBS: Final = f"""{ASKING}
 import asyncio
 
@@ -74,7 +74,7 @@ SHAPES: Final = {"one call for all": LEADER, "a job starts the next": JOBS}
 
 
 def _program(shape: str, *, is_alone: bool = False) -> str:
-    """In a replay of one request nobody waits for the others."""
+    """The program; in a replay of one request it doesn't wait for the others."""
     return SHAPES[shape].replace("WAIT", "asyncio.sleep(0)" if is_alone else "full.wait()")
 
 
@@ -91,7 +91,7 @@ def _record(provider: Provider, place: Workplace) -> list[Recording]:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_p2_p4_a_unit_that_shared_its_work_is_incomplete(shape: str, provider: Provider, tmp_path: Path) -> None:
-    """Alone it asks for nobody else, or for itself where another one did: no change of the program."""
+    """Alone it asks for nobody else, or for itself instead of another: this is no change of the program."""
     place = prepare(tmp_path, provider, _program(shape))
     units = _record(provider, place)
     asking = [unit for unit in units if any(call.kind == "llm" for call in unit.calls)]
@@ -108,7 +108,7 @@ def test_p2_p4_a_unit_that_shared_its_work_is_incomplete(shape: str, provider: P
 
 
 def test_p4_a_change_is_a_divergence_although_work_was_shared(provider: Provider, tmp_path: Path) -> None:
-    """What differs in words that no other request brought is a change of the program."""
+    """A difference in words that came from no other request is a change of the program."""
     place = prepare(tmp_path, provider, _program("one call for all"))
     units = _record(provider, place)
     (asking,) = [unit for unit in units if any(call.kind == "llm" for call in unit.calls)]
@@ -119,6 +119,6 @@ def test_p4_a_change_is_a_divergence_although_work_was_shared(provider: Provider
 
 
 def _texts(unit: Recording) -> list[str]:
-    """What the call of a unit asked for, in its order."""
+    """The texts in the unit's call, in its order."""
     (call,) = [call for call in unit.calls if call.kind == "llm"]
     return sorted(TEXTS, key=call.request.index)

@@ -1,4 +1,4 @@
-"""Apps of Slack Bolt in socket mode: each event is a run of its own, and replays without Slack and the provider."""
+"""Slack Bolt apps in socket mode: each event is a separate run, and replays without Slack and the provider."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ SERVER: Final = ("-m", "waitress")
 
 
 def test_p3_p4_each_slack_event_is_a_run_and_replays_alone(provider: Provider, tmp_path: Path) -> None:
-    """Events at once, each acknowledged before its listeners are done, one of which raises: all replay identical."""
+    """Concurrent events acknowledged before their listeners finish, one of which raises, all replay identically."""
     place = Workplace(tmp_path, {**provider.environ(), "SPANREPLAY_GUARD": "production"})
     with a_slack([make_mention(number, f"question-{number} ") for number in range(4)]) as slack:
         place.write("shop.py", (APP + IN_SOCKET_MODE).replace("SLACK", slack.url))
@@ -81,7 +81,7 @@ def test_p3_p4_each_slack_event_is_a_run_and_replays_alone(provider: Provider, t
 def test_p2_p4_a_slack_event_over_http_is_its_request_until_its_listeners_are_done(
     provider: Provider, tmp_path: Path
 ) -> None:
-    """What listeners do after the request was answered is in its run, and replays."""
+    """Work that listeners do after the response is in the request's run, and replays."""
     with a_slack([]) as slack:
         place = prepare(tmp_path, provider, (APP + OVER_HTTP).replace("SLACK", slack.url))
         with serve(place, command=SERVER, at="--listen 127.0.0.1:{port} app:app") as server:

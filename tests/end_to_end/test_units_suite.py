@@ -1,6 +1,6 @@
-"""A suite of units replays in one start of its application: each in a fork of it, with a verdict of its own.
+"""A suite of units replays from one start of its application: each in a separate fork, with its own verdict.
 
-SPANREPLAY_TEST_SUITE says how many units are recorded and replayed.
+SPANREPLAY_TEST_SUITE sets how many units are recorded and replayed.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ SERVERS: Final = {
 def _record(
     place: Workplace, paths: Sequence[str], command: Sequence[str], at: str, at_once: int = AT_ONCE
 ) -> list[Recording]:
-    """Ask a server for all paths, many at a time; the runs of the requests, in the order of the paths."""
+    """Send concurrent requests for all paths to a server; return their runs, in the order of the paths."""
     with serve(place, command=command, at=at) as server:
         with ThreadPoolExecutor(at_once) as pool:
             answers = pool.map(lambda path: httpx.get(f"{server.url}{path}", timeout=LONG_S).status_code, paths)
@@ -142,14 +142,14 @@ def _units(place: Workplace, paths: Sequence[str]) -> list[Recording]:
 
 
 def _replay(place: Workplace, *words: str, command: Sequence[str], at: str) -> Suite:
-    """`spanreplay suite` with these options."""
+    """Run `spanreplay suite` with these options."""
     return replay_suite(place, *command, *at.format(port=1).split(), options=words)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SERVERS)
 def test_p4_many_units_replay_in_one_start(name: str, provider: Provider, tmp_path: Path) -> None:
-    """Requests that were answered under load replay in forks of one start, each identical, without a provider."""
+    """Requests answered under load replay in forks of one start, each identical, without a provider."""
     source, command, at = SERVERS[name]
     place = Workplace(tmp_path, {**provider.environ(), **fixed_seed()})
     place.write("app.py", source)
@@ -165,7 +165,7 @@ def test_p4_many_units_replay_in_one_start(name: str, provider: Provider, tmp_pa
 
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Workplace, list[Recording]]:
-    """An application that has answered five requests, whose provider is gone."""
+    """An application that has answered five requests; its provider is gone."""
     with Provider() as provider:
         place = Workplace(tmp_path_factory.mktemp("asked"), provider.environ())
         place.write("app.py", FASTAPI)
@@ -174,7 +174,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Workplace, list[Rec
 
 
 def _suite(place: Workplace, app: str, *words: str) -> Suite:
-    """The units of the application, which was changed to this one, and back afterwards."""
+    """Replay the units with the application changed to this one, and change it back afterwards."""
     place.write("app.py", app)
     try:
         return _replay(place, *words, command=COMMAND, at=ASGI_AT)
@@ -183,7 +183,7 @@ def _suite(place: Workplace, app: str, *words: str) -> Suite:
 
 
 def _change(number: int, line: str) -> str:
-    """The application with a line more for one of its questions."""
+    """The application with an added line for one of its questions."""
     known = "    found = await ask(text)\n"
     return FASTAPI.replace(known, f"    if text == 'question-{number}.':\n        {line}\n{known}")
 
@@ -196,7 +196,7 @@ def _all_but(units: list[Recording], number: int, word: str) -> dict[str, str]:
 def test_p4_a_changed_unit_is_named_and_the_others_are_identical(
     asked: tuple[Workplace, list[Recording]], tmp_path: Path
 ) -> None:
-    """A handler that answers one request in another way: that unit has diverged, in text, JSON and JUnit XML."""
+    """A handler that answers one request differently makes only that unit diverge, in text, JSON and JUnit XML."""
     place, units = asked
     junit = tmp_path / "units.xml"
     suite = _suite(place, _change(2, "return {}"), "--process", units[0].run_id, "--junit", str(junit))
@@ -219,7 +219,7 @@ ENDS: Final = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ENDS)
 def test_p4_a_unit_that_ends_badly_touches_no_other(name: str, asked: tuple[Workplace, list[Recording]]) -> None:
-    """A unit that kills its process, or never ends, is an error by itself: those after it are replayed."""
+    """A unit that kills its process, or never ends, is an error of its own: later units are replayed."""
     place, units = asked
     line, words, why = ENDS[name]
     suite = _suite(place, _change(1, line), "--process", units[0].run_id, "--jobs", "2", *words)
@@ -231,7 +231,7 @@ def test_p4_a_unit_that_ends_badly_touches_no_other(name: str, asked: tuple[Work
 
 @pytest.mark.slow
 def test_p4_a_unit_that_leaves_the_process_is_told_from_the_others(asked: tuple[Workplace, list[Recording]]) -> None:
-    """`os._exit` in a handler: the unit's calls are missing, and the others are identical."""
+    """With `os._exit` in a handler, that unit's calls are missing, and the others are identical."""
     place, units = asked
     suite = _suite(place, _change(0, "__import__('os')._exit(7)"), "--process", units[0].run_id)
     assert suite.status == 3, suite.stderr
@@ -240,7 +240,7 @@ def test_p4_a_unit_that_leaves_the_process_is_told_from_the_others(asked: tuple[
 
 @pytest.mark.slow
 def test_p4_what_a_unit_writes_is_its_own(asked: tuple[Workplace, list[Recording]]) -> None:
-    """Each fork has files of its own, and what the start has left open goes on in them; the world stays as it was."""
+    """Each fork has its own files, and files left open by the start continue there; the world stays as it was."""
     place, units = asked
     log = (place.path / "app.log").read_text(encoding="utf-8")
     marked = _change(3, "log.warning('question-9.')").replace("found = await", "log.warning('x'); found = await")
@@ -251,7 +251,7 @@ def test_p4_what_a_unit_writes_is_its_own(asked: tuple[Workplace, list[Recording
 
 @pytest.mark.slow
 def test_p4_a_start_that_leaves_a_thread_is_made_for_each_unit(asked: tuple[Workplace, list[Recording]]) -> None:
-    """No fork would have a thread of the start: each unit gets a process, and the reason is said."""
+    """A fork wouldn't have the start's thread: each unit gets its own process, and the reason is stated."""
     place, units = asked
     ticking = "import threading\nthreading.Thread(target=threading.Event().wait, name='ticks', daemon=True).start()\n"
     named = [word for unit in units[:2] for word in ("--run", unit.run_id)]
@@ -286,7 +286,7 @@ def connected(text: str):
 
 @pytest.mark.slow
 def test_p4_a_start_whose_threads_keep_something_is_made_for_each_unit(provider: Provider, tmp_path: Path) -> None:
-    """A connection that a pool's thread keeps for itself is there in a process of the unit's own, and in no fork."""
+    """A connection kept by a pool's thread exists in a unit's own process, but not in a fork."""
     place = Workplace(tmp_path, provider.environ())
     place.write("app.py", KEEPING)
     units = _record(place, ["/connected/one", "/connected/two"], COMMAND, ASGI_AT, at_once=1)
@@ -300,7 +300,7 @@ def test_p4_a_start_whose_threads_keep_something_is_made_for_each_unit(provider:
 
 @pytest.mark.slow
 def test_p4_a_start_that_differs_is_told_for_each_unit(asked: tuple[Workplace, list[Recording]]) -> None:
-    """A start that makes another call, or ends early, has diverged for all units, and it is said where it ended."""
+    """A start that makes another call or ends early makes all units diverge, and the report says where it ended."""
     place, units = asked
     changed = _suite(place, FASTAPI.replace("a greeting", "a farewell"), "--process", units[0].run_id)
     assert (changed.status, set(changed.words().values())) == (3, {"diverged"}), changed.stderr
@@ -311,7 +311,7 @@ def test_p4_a_start_that_differs_is_told_for_each_unit(asked: tuple[Workplace, l
 
 @pytest.mark.slow
 def test_p4_an_application_that_does_not_start_is_no_identical_one(provider: Provider, tmp_path: Path) -> None:
-    """A start without calls that fails has diverged for each unit, although all was as recorded until then."""
+    """A failing start without calls makes each unit diverge, even though everything up to there was as recorded."""
     place = Workplace(tmp_path, provider.environ())
     place.write("app.py", PLAIN)
     units = _record(place, ["/a", "/b"], GUNICORN, SERVERS["flask"][2])
@@ -323,7 +323,7 @@ def test_p4_an_application_that_does_not_start_is_no_identical_one(provider: Pro
 
 @pytest.mark.slow
 def test_p4_a_unit_of_another_application_is_refused(provider: Provider, tmp_path: Path) -> None:
-    """Units of two applications are no suite: one line says which, and how to choose."""
+    """Units of two applications don't form a suite: one line names them, and says how to choose."""
     place = Workplace(tmp_path, provider.environ())
     place.write("app.py", PLAIN)
     place.write("other.py", PLAIN)

@@ -1,4 +1,4 @@
-"""Units that need what earlier units left in their process: alone they diverge, after warming up they are identical."""
+"""Units that need state from earlier ones in their process: alone they diverge, warmed up they are identical."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def place(provider: Provider, tmp_path: Path) -> Workplace:
 
 
 def _record(place: Workplace, level: str = "full") -> list[Recording]:
-    """A request for each kind of state: log in, ask, ask again what is in the cache."""
+    """One request for each kind of state: log in, ask, and ask again for a cached answer."""
     with serve(place, SPANREPLAY_LEVEL=level) as server:
         token = _post(server, "login", name="ann")["token"]
         _post(server, "ask", session=token, text="hello")
@@ -90,7 +90,7 @@ def _whys(replayed: Replayed) -> list[str]:
 
 @pytest.mark.parametrize("level", ["full", "calls"])
 def test_p4_a_unit_is_identical_after_its_earlier_units(provider: Provider, place: Workplace, level: str) -> None:
-    """Alone it diverges, and the hint names the command; with all of them, or as many as it needs, it does not."""
+    """Alone it diverges, and the hint names the command; after all earlier units, or the needed number, it doesn't."""
     units = _record(place, level)
     provider.stop()
     alone = place.replay(*COMMAND, source=units[3].run_id)
@@ -116,7 +116,7 @@ def test_p4_a_unit_is_identical_after_its_earlier_units(provider: Provider, plac
 
 
 def test_p4_only_the_judged_unit_decides(provider: Provider, place: Workplace) -> None:
-    """A changed answer of it has diverged at its response; a changed earlier unit is said, and decides nothing."""
+    """A changed answer of that unit diverges at its response; a changed earlier unit is only reported."""
     units = _record(place)
     provider.stop()
     place.write("app.py", APP.replace('"now": time.time()', '"then": time.time()'))
@@ -141,7 +141,7 @@ def test_p4_only_the_judged_unit_decides(provider: Provider, place: Workplace) -
 def test_p4_files_elsewhere_warm_up_too(
     provider: Provider, place: Workplace, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Exported units replay in another folder; if units are missing, or all of them, that is said."""
+    """Exported units replay in another folder; if some or all are missing, the report says so."""
     units = _record(place)
     process = units[0].root.env["unit"]["process"]
     provider.stop()
@@ -188,7 +188,7 @@ for ticket in ("one", "two", "one", "two"):
 
 
 def test_p3_units_by_hand_warm_up_too(provider: Provider, place: Workplace) -> None:
-    """Earlier calls of a decorated function run first, also with the same input; only the last is judged."""
+    """Earlier calls of a decorated function run first, even with the same input; only the last is judged."""
     agent = place.write("agent.py", SCRIPT)
     place.record(agent)
     provider.stop()
@@ -208,7 +208,7 @@ def test_p3_units_by_hand_warm_up_too(provider: Provider, place: Workplace) -> N
 
 
 def test_p4_what_can_not_be_warmed_up_is_refused(provider: Provider, place: Workplace) -> None:
-    """A run that is no unit, and a count that is none."""
+    """A run that is not a unit, or an invalid count, is refused."""
     agent = place.write("agent.py", "from openai import OpenAI\nOpenAI().models.list()\n")
     place.record(agent)
     refused = place.replay(agent, options=["--warm", "all"])
@@ -220,7 +220,7 @@ def test_p4_what_can_not_be_warmed_up_is_refused(provider: Provider, place: Work
 
 
 def test_p4_units_are_kept_apart_while_they_warm_up(provider: Provider, place: Workplace) -> None:
-    """What was secret in an earlier unit is no secret of the next one; a plan goes live in the judged unit alone."""
+    """A secret of an earlier unit is not one of the next; a plan goes live only in the judged unit."""
     with serve(place) as server:
         _post(server, "login", name="ann", password="tulip-garden-77")
         _post(server, "ask", session="", text="what grows in tulip-garden-77 in May?")
@@ -280,7 +280,7 @@ last("the end")
 
 
 def test_p3_units_that_ran_side_by_side_warm_up(provider: Provider, place: Workplace) -> None:
-    """Earlier units in threads and in tasks are replayed one after another, and what they left is there."""
+    """Earlier units that ran in threads and tasks are replayed one after another, and their state is there."""
     agent = place.write("agent.py", MANY)
     place.record(agent)
     provider.stop()
@@ -309,7 +309,7 @@ for ticket in ("one", "two"):
 def test_p3_a_block_that_is_not_the_first_one_replays_after_those_before_it(
     provider: Provider, place: Workplace
 ) -> None:
-    """Its state is there, and what an earlier block can't be replayed with does not end the program."""
+    """Its state is there, and an earlier block that can't be replayed doesn't end the program."""
     agent = place.write("agent.py", BLOCKS)
     place.record(agent)
     provider.stop()
@@ -325,7 +325,7 @@ def test_p3_a_block_that_is_not_the_first_one_replays_after_those_before_it(
 
 
 def test_p4_the_one_unit_that_is_needed_is_found(provider: Provider, place: Workplace) -> None:
-    """By several replays; where no unit helps, the verdict is the one after all of them."""
+    """It takes several replays; if no unit helps, the verdict is the one after all of them."""
     with serve(place) as server:
         for text in ("one", "two", "three", "four", "two"):
             _post(server, "ask", session="", text=text)
@@ -345,9 +345,9 @@ def test_p4_the_one_unit_that_is_needed_is_found(provider: Provider, place: Work
 
 
 def test_p4_units_of_a_suite_begin_behind_their_earlier_units(provider: Provider, place: Workplace) -> None:
-    """Without them three of four diverge; each in a fork of the one start, with those before it, all are identical.
+    """Without earlier units three of four diverge; after them, each in a fork of one start, all are identical.
 
-    An earlier unit that differs is named, and decides nothing.
+    An earlier unit that differs is named, and doesn't affect the result.
     """
     units = _record(place, "calls")
     provider.stop()

@@ -1,4 +1,4 @@
-"""Jobs and websocket sessions that need what earlier ones left in their process: identical behind these, alone not."""
+"""Jobs and websocket sessions that need state from earlier ones in their process: identical only after these."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def aask(text):
         known[text] = made.choices[0].message.content
     return {"reply": known[text], "count": len(known), "at": time.time(), "id": uuid.uuid4().hex}
 """
-"""A cache that jobs leave to those behind them."""
+"""A cache that jobs leave to later ones."""
 RQ: Final = """
 from redis import Redis
 from rq import Queue, SimpleWorker
@@ -101,7 +101,7 @@ TEXTS: Final = ("one", "two", "one")
 
 
 def _record_jobs(place: Workplace, name: str) -> tuple[str, ...]:
-    """Three jobs by a recorded worker that ends then, one after another; the command of that worker."""
+    """A recorded worker does three jobs one after another and ends; return the worker's command."""
     source, command = WORKERS[name]
     with a_redis(place.path) as port:
         place.write("shop.py", source.replace("PORT", str(port)))
@@ -118,7 +118,7 @@ def _units(place: Workplace) -> list[Recording]:
 
 
 def _insist(place: Workplace, units: Sequence[Recording], command: Sequence[str]) -> None:
-    """Alone the last unit diverges; behind the others it is identical, and so is each in a suite."""
+    """Assert that alone the last unit diverges, and that after the others it is identical, as is each in a suite."""
     alone = place.replay(*command, source=units[-1].run_id)
     assert alone.status == 3, alone.stderr
     assert f"spanreplay replay {units[-1].run_id} --warm all -- " in alone.stderr
@@ -133,7 +133,7 @@ def _insist(place: Workplace, units: Sequence[Recording], command: Sequence[str]
 
 @pytest.mark.parametrize("name", WORKERS)
 def test_p3_p4_a_job_is_identical_behind_the_earlier_ones(name: str, provider: Provider, tmp_path: Path) -> None:
-    """A worker whose jobs share a cache, in one process; on a loop too."""
+    """The jobs of a worker share a cache in one process, or on a loop."""
     place = prepare(tmp_path, provider, "")
     place.write("known.py", KNOWN)
     command = _record_jobs(place, name)

@@ -1,4 +1,4 @@
-"""Websocket sessions: each is a run of its own with each of its messages, and replays by itself."""
+"""Websocket sessions: each is a separate run with all its messages, and replays by itself."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def connect(server: Server, path: str, **options: Any) -> Any:
 
 
 async def chat(server: Server, number: int, *, is_left: bool = False) -> list[str]:
-    """Three questions and a binary message; then the client leaves, or asks the application to close."""
+    """Send three questions and a binary message; then leave, or ask the application to close."""
     baggage = {"baggage": f"user.id=user-{number % 5},session.id=session-{number}"}
     baggage["traceparent"] = f"00-{number + 1:032x}-00f067aa0ba902b7-01"
     async with connect(server, "/chat", additional_headers=baggage, subprotocols=["chat"]) as socket:
@@ -110,7 +110,7 @@ async def chat(server: Server, number: int, *, is_left: bool = False) -> list[st
 
 
 def sent(unit: Recording) -> list[dict[str, Any]]:
-    """The messages of the application."""
+    """The messages that the application sent."""
     return [json.loads(c.request)["arguments"] for c in unit.calls if c.boundary == "http:websocket.send"]
 
 
@@ -120,13 +120,13 @@ async def _chat_all(server: Server, count: int) -> list[list[str]]:
 
 @pytest.mark.parametrize(
     ("command", "code"),
-    [(UVICORN, 3001), (HYPERCORN, 1006)],  # hypercorn does not hand on the client's code
+    [(UVICORN, 3001), (HYPERCORN, 1006)],  # hypercorn does not pass on the client's code
     ids=["uvicorn", "hypercorn"],
 )
 def test_p2_p4_a_chat_is_a_run_and_replays_alone(
     command: tuple[str, ...], code: int, provider: Provider, place: Workplace
 ) -> None:
-    """Many sessions at once, each a run without another's words; each end replays; a change is named at its message."""
+    """Concurrent sessions are runs without each other's words; each ending replays; a change names its message."""
     count = 20
     with serve(place, command) as server:
         answers = asyncio.run(_chat_all(server, count))
@@ -158,7 +158,7 @@ def test_p2_p4_a_chat_is_a_run_and_replays_alone(
 
 
 def test_p4_a_wait_for_a_message_that_timed_out_replays(provider: Provider, place: Workplace) -> None:
-    """An application that gives up waiting, sends something and waits again does the same in its replay."""
+    """An application that stops waiting, sends a message and waits again does the same in its replay."""
 
     async def wait(server: Server) -> None:
         async with connect(server, "/pings") as socket:
@@ -179,7 +179,7 @@ def test_p4_a_wait_for_a_message_that_timed_out_replays(provider: Provider, plac
 
 
 def test_p5_ended_sessions_are_whole_when_the_process_is_killed(provider: Provider, place: Workplace) -> None:
-    """After kill -9 a session that had ended replays; the one in flight says that it did not end."""
+    """After kill -9, an ended session replays; the one in flight says that it did not end."""
 
     async def hold(server: Server) -> None:
         await chat(server, 0)
@@ -201,7 +201,7 @@ def test_p5_ended_sessions_are_whole_when_the_process_is_killed(provider: Provid
 
 
 def test_p5_a_server_that_stops_ends_its_sessions(provider: Provider, place: Workplace) -> None:
-    """The session has the disconnection that the server gives, is complete, and replays."""
+    """The session gets the server's disconnection, is complete, and replays."""
 
     async def hold(server: Server) -> None:
         async with connect(server, "/chat", subprotocols=["chat"]) as socket:
@@ -235,7 +235,7 @@ async def raises(socket: WebSocket):
 
 
 def test_p2_p4_a_refused_session_and_one_that_raises_replay(provider: Provider, place: Workplace) -> None:
-    """What the application does before it accepts is in the run; so is the exception that it ends with."""
+    """The application's work before accepting is in the run, and so is its final exception."""
     place.write("app.py", APP + REFUSING)
 
     async def ask_both(server: Server) -> None:
@@ -267,7 +267,7 @@ asgi_websocket.describe_message = asgi_websocket._record_end = broken
 
 
 def test_p2_an_error_of_ours_lets_a_session_through(place: Workplace) -> None:
-    """Client and application get each other's messages though none can be recorded; the run says so."""
+    """Client and application exchange messages even though none can be recorded; the run says so."""
     place.write("app.py", APP + SABOTAGE)
     with serve(place, UVICORN) as server:
         answers = asyncio.run(chat(server, 0))

@@ -1,4 +1,4 @@
-"""The run of a request is found by its user, session and time, whoever names them."""
+"""The run of a request is found by its user, session and time, however they were named."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def place(provider: Provider, tmp_path: Path) -> Workplace:
 
 
 def listed(place: Workplace, *options: str) -> list[dict[str, Any]]:
-    """What `spanreplay ls --json` shows."""
+    """The output of `spanreplay ls --json`."""
     done = subprocess.run(
         [str(BIN / "spanreplay"), "ls", "--json", *options],
         cwd=place.path, env=place.environ, capture_output=True, text=True, check=True,
@@ -54,7 +54,7 @@ def listed(place: Workplace, *options: str) -> list[dict[str, Any]]:
 
 
 def test_p6_openinference_names_user_and_session_of_a_request(place: Workplace) -> None:
-    """What an application states with OpenInference's `using_user` is its request's, and no other request's."""
+    """Values that an application sets with OpenInference's `using_user` belong only to its request."""
     with serve(place) as server:
         for number in (1, 2):
             httpx.get(f"{server.url}/as/u-{number}/s-{number}", timeout=TIMEOUT_S).raise_for_status()
@@ -67,7 +67,7 @@ def test_p6_openinference_names_user_and_session_of_a_request(place: Workplace) 
 
 
 def test_p6_ls_finds_a_request_by_its_user_and_time(place: Workplace) -> None:
-    """`ls --user u-17 --around TIME` names the one run of that user's request, and none at another time."""
+    """`ls --user u-17 --around TIME` lists the one run of that user's request, and none at another time."""
     with serve(place) as server:
         for number in (16, 17, 18):
             headers = {"baggage": f"user.id=u-{number}"}
@@ -98,7 +98,7 @@ HEADERS: Final = {
 
 
 def test_p6_headers_and_a_callback_name_user_and_session_of_a_request(place: Workplace) -> None:
-    """Settings name the headers, and the function that knows; what it reads is no part of the request's run."""
+    """Settings name the headers and the callback; the callback's reads are not part of the request's run."""
     place.write("who.py", WHO)
     asked: dict[str, dict[str, str]] = {
         "/plain/first": {"x-user-id": "u-1", "x-forwarded-user": "u-9", "x-session": "s-1", "baggage": "user.id=u-8"},

@@ -1,4 +1,4 @@
-"""WSGI servers: each request is a run of its own, and replays by itself with the provider stopped."""
+"""WSGI servers: each request is a separate run, and replays by itself with the provider stopped."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ make_server("127.0.0.1", int(sys.argv[-1]), app, server_class=Threaded).serve_fo
 
 @dataclass(frozen=True)
 class Kind:
-    """A server: its command, the words that tell its port, its runs' name, and whether it reads a body in chunks."""
+    """A server: its command, port arguments, its runs' name, and whether it reads a chunked body."""
 
     command: tuple[str, ...]
     at: str
@@ -153,7 +153,7 @@ def _replay(place: Workplace, kind: Kind, unit: Recording) -> None:
 
 @pytest.mark.parametrize("name", KINDS)
 def test_p2_p4_p6_many_requests_at_once_are_as_many_runs(name: str, provider: Provider, place: Workplace) -> None:
-    """No call is in another request's run; each names its user and session; one of each kind replays alone."""
+    """No call is in another request's run; each run names its user and session; one of each kind replays alone."""
     kind = KINDS[name]
     with serve(place, command=kind.command, at=kind.at) as server:
         with ThreadPoolExecutor(COUNT) as pool:
@@ -176,13 +176,13 @@ def test_p2_p4_p6_many_requests_at_once_are_as_many_runs(name: str, provider: Pr
             assert response_of(unit)["body"]["text"] == answers[number]
         assert {call.lane.split("/")[0] for call in unit.calls} == {"unit"}
     of_path = dict(sorted({path_of(each).split("/")[1]: each for each in units}.items()))
-    others = (list(of_path)[list(KINDS).index(name)],)  # of each server another path
+    others = (list(of_path)[list(KINDS).index(name)],)  # a different path for each server
     for path in of_path if IS_WHOLE or name == "gunicorn-sync" else others:
         _replay(place, kind, of_path[path])
 
 
 def test_p4_a_changed_response_of_a_wsgi_application_is_named(provider: Provider, place: Workplace) -> None:
-    """An application that answers something else has diverged, at its response."""
+    """An application that now sends another response diverges at its response."""
     kind = KINDS["gunicorn-sync"]
     with serve(place, command=kind.command, at=kind.at) as server:
         httpx.post(f"{server.url}/chat", json={"text": "hello"}, timeout=TIMEOUT_S)
@@ -196,7 +196,7 @@ def test_p4_a_changed_response_of_a_wsgi_application_is_named(provider: Provider
 
 
 def test_p4_p5_workers_that_are_forked_after_the_load_share_its_start(provider: Provider, place: Workplace) -> None:
-    """What the application does before the fork belongs to every unit, and is replayed with it."""
+    """The application's work before the fork belongs to every unit, and is replayed with it."""
     kind = KINDS["gunicorn-sync"]
     with serve(place, "--preload", command=kind.command, at=kind.at) as server:
         _ask(server.url, 0)
@@ -222,7 +222,7 @@ def post_fork(server, worker):
 
 
 def test_p5_a_worker_that_acts_before_its_first_request_says_so(provider: Provider, place: Workplace) -> None:
-    """What it did itself is in no start that a replay could make: its units are incomplete."""
+    """The worker's own work can't be part of a replayable start: its units are incomplete."""
     kind = KINDS["gunicorn-sync"]
     place.write("gunicorn.conf.py", HOOKS)
     with serve(place, "--preload", command=kind.command, at=kind.at) as server:
@@ -253,7 +253,7 @@ else:
 
 
 def test_p5_a_unit_of_a_fork_that_shares_no_start_says_so(provider: Provider, place: Workplace) -> None:
-    """A program that forks after it made calls has a start that its child's run lacks."""
+    """A program that forks after making calls has a start that is missing in its child's run."""
     script = place.write("forks.py", FORKS)
     place.record(script)
     (unit,) = [each for each in place.recordings() if "unit" in each.root.env]
@@ -277,7 +277,7 @@ def answer(text):
 
 @pytest.mark.parametrize("name", ["gunicorn-sync", "gunicorn-threads", "waitress"])
 def test_p1_p2_an_installed_application_replays(name: str, provider: Provider, tmp_path: Path) -> None:
-    """What a package reads of clock and random sources is its request's, whichever thread of its server asks."""
+    """Clock and random reads of a package belong to its request, in any thread of its server."""
     site = tmp_path / "venv" / "site-packages"
     install(site, "farwell", {"farwell.py": INSTALLED}, requires=["flask"])
     place = Workplace(tmp_path, {**provider.environ(), "PYTHONPATH": str(site)})
@@ -335,7 +335,7 @@ def answer():
 def test_p2_p4_what_a_framework_does_for_a_request_is_the_request_s(
     source: str, database: bool, provider: Provider, tmp_path: Path
 ) -> None:
-    """Rows of its database, tokens that it draws and dates of its cookies come from the recording."""
+    """Database rows, drawn tokens and cookie dates of a framework come from the recording."""
     place = prepare(tmp_path, provider, source)
     kind = Kind(("-m", "gunicorn", "app:app"), "--bind 127.0.0.1:{port}", "app:app")
     with serve(place, command=kind.command, at=kind.at) as server:
@@ -377,7 +377,7 @@ def tick():
 def test_p2_a_thread_that_a_library_starts_in_a_request_is_the_library_s(
     name: str, provider: Provider, tmp_path: Path
 ) -> None:
-    """What it asks for by itself is not recorded as the request's."""
+    """The thread's own reads are not recorded as the request's."""
     site = tmp_path / "venv" / "site-packages"
     install(site, "ticker", {"ticker.py": TICKER})
     place = Workplace(tmp_path, {**provider.environ(), "PYTHONPATH": str(site)})
@@ -392,7 +392,7 @@ def test_p2_a_thread_that_a_library_starts_in_a_request_is_the_library_s(
 
 
 def test_p5_ended_units_are_whole_when_a_worker_is_killed(provider: Provider, place: Workplace) -> None:
-    """After kill -9 of its worker a unit that had ended is complete and replays; its server starts another worker."""
+    """After kill -9 of its worker, an ended unit is complete and replays; the server starts another worker."""
     kind = KINDS["gunicorn-sync"]
     with serve(place, command=kind.command, at=kind.at) as server:
         _ask(server.url, 0)
@@ -414,7 +414,7 @@ def _runs(process: int) -> bool:
     try:
         os.kill(process, 0)
     except ProcessLookupError:
-        return False  # its parent has seen its end
+        return False  # its parent has reaped it
     return True
 
 
@@ -435,7 +435,7 @@ def endless():
 
 
 def test_p5_a_client_that_went_away_cancels_its_unit(place: Workplace) -> None:
-    """The run says it, and a replay takes as many parts of the response as the server took."""
+    """The run says so, and a replay takes as many parts of the response as the server took."""
     place.write("app.py", APP + ENDLESS)
     kind = KINDS["gunicorn-sync"]
     with serve(place, command=kind.command, at=kind.at) as server:
@@ -469,7 +469,7 @@ app = validator(inner)
 
 
 def test_p2_what_passes_between_server_and_application_is_as_wsgi_says(provider: Provider, place: Workplace) -> None:
-    """With the standard library's validator on either side of what records."""
+    """The standard library's validator runs on both sides of the recorder."""
     place.write("app.py", STRICT)
     script = SCRIPT.replace("app, server_class", "Outside(app), server_class").replace(
         "class Threaded", "from wsgiref.validate import validator\nclass Threaded"

@@ -1,4 +1,4 @@
-"""What WSGI allows an application to do with a request is recorded, changes nothing, and replays."""
+"""Everything that WSGI allows an application to do with a request is recorded without side effects, and replays."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def _named(unit: Recording) -> str:
 
 
 def test_p2_p4_what_wsgi_allows_is_recorded_and_replays(tmp_path: Path) -> None:
-    """Checked on both sides by wsgiref.validate, each answer is that of an unrecorded server, and each unit replays."""
+    """Checked on both sides by wsgiref.validate, each answer equals an unrecorded server's, and each unit replays."""
     place = Workplace(tmp_path, {"APP_SECRET": SECRET})
     script = place.write("app.py", APP)
     place.write("sent.txt", "a file\n" * 3)

@@ -1,4 +1,4 @@
-"""Connections that uvloop makes by itself, as Redis' and PostgreSQL's clients do in a service: a hole that is named."""
+"""Connections made by uvloop itself, as Redis' and PostgreSQL's clients do in a service: a named hole."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ uvloop.run(main())
 
 @pytest.fixture
 def port_and_asked() -> Iterator[tuple[int, list[bytes]]]:
-    """A server outside of the program: its port, and what it was asked."""
+    """A server outside the program: its port, and the requests it got."""
     with answering(b"noted", reads=True) as served:
         yield served
 
@@ -53,7 +53,7 @@ def port_and_asked() -> Iterator[tuple[int, list[bytes]]]:
 def test_s57_n4_a_connection_of_uvloops_is_a_hole(
     way: str, port_and_asked: tuple[int, list[bytes]], workplace: Workplace
 ) -> None:
-    """The recording says where it is; the unchanged program is incomplete, not diverged, and nobody is asked again."""
+    """The recording says where it is; the unchanged program is incomplete, not diverged, and no request is repeated."""
     port, asked = port_and_asked
     agent = workplace.write("agent.py", AGENT)
     assert workplace.record(agent, way, str(port)).stdout == "noted\n"

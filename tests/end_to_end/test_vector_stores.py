@@ -1,4 +1,4 @@
-"""Agents with a vector store in their own process replay without it: Chroma keeps nothing of a replay."""
+"""Agents with a vector store in their own process replay without it: Chroma keeps nothing from a replay."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ except ImportError as error:
 
 
 class Store:
-    """A folder with a store of Chroma's, and an agent beside it in a folder of its own."""
+    """A folder with a Chroma store, and an agent in a folder beside it."""
 
     def __init__(self, there: Workplace) -> None:
         self.there = there
@@ -156,7 +156,7 @@ class Store:
         there.environ["STORE"] = str(self.path)
 
     def run(self, source: str) -> Any:
-        """Run a program on the store, unrecorded; what it prints, as JSON."""
+        """Run a program on the store, unrecorded; return its output, parsed from JSON."""
         done = subprocess.run(
             [str(self.there.python), "-c", source, str(self.path)],
             env={"HOME": str(self.there.path)},
@@ -168,19 +168,19 @@ class Store:
         return json.loads(done.stdout) if done.stdout else None
 
     def files(self) -> dict[str, str]:
-        """Each file of the folder and the hash of its content."""
+        """Each file in the folder and the hash of its content."""
         found = sorted(self.path.rglob("*"))
         return {str(f): hashlib.sha256(f.read_bytes()).hexdigest() for f in found if f.is_file()}
 
     def record(self, source: str) -> str:
-        """Record an agent; what it printed."""
+        """Record an agent; return its output."""
         self.agent.write_text(source, encoding="utf-8")
         return self.there.record(self.agent).stdout
 
 
 @pytest.fixture
 def store(workplace: Workplace) -> Store:
-    """No store yet."""
+    """The location of a store that doesn't exist yet."""
     python = ENVIRONMENTS["crewai"]
     if not has_distribution(python, "chromadb"):
         pytest.skip(f"no chromadb in {python.parent.parent.relative_to(ROOT)}: tools/agents.sh makes it")
@@ -189,7 +189,7 @@ def store(workplace: Workplace) -> Store:
 
 @pytest.mark.slow
 def test_s50_vector_store_of_another_content_replays_untouched(store: Store, provider: Provider) -> None:
-    """The recorded answers come back whatever the store holds by now, and not one byte of its folder changes."""
+    """The recorded answers are served whatever the store holds now, and not one byte of its folder changes."""
     printed = store.record(AGENT)
     provider.stop()
     recording = store.there.recording()
@@ -209,7 +209,7 @@ def test_s50_vector_store_of_another_content_replays_untouched(store: Store, pro
 
 @pytest.mark.slow
 def test_s27_n14_vector_store_that_is_gone_is_not_made_again(store: Store, provider: Provider) -> None:
-    """With the store's folder removed the replay is identical, and the folder stays away."""
+    """With the store's folder removed the replay is identical, and the folder isn't recreated."""
     printed = store.record(AGENT)
     provider.stop()
     shutil.rmtree(store.path.parent)
@@ -220,7 +220,7 @@ def test_s27_n14_vector_store_that_is_gone_is_not_made_again(store: Store, provi
 
 @pytest.mark.slow
 def test_s50_changed_query_of_a_vector_store_is_named(store: Store, provider: Provider) -> None:
-    """Another text to search for is one changed call of the query; the store keeps what it holds."""
+    """A different search text is one changed call of the query; the store keeps its content."""
     store.record(AGENT)
     provider.stop()
     files = store.files()
@@ -233,7 +233,7 @@ def test_s50_changed_query_of_a_vector_store_is_named(store: Store, provider: Pr
 
 @pytest.mark.slow
 def test_s27_n14_deletion_that_was_not_recorded_does_not_reach_the_store(store: Store, provider: Provider) -> None:
-    """An agent that deletes once more than recorded is stopped there, and the store keeps what it holds."""
+    """An agent that deletes once more than recorded is stopped there, and the store keeps its content."""
     store.record(AGENT)
     provider.stop()
     files = store.files()
@@ -245,7 +245,7 @@ def test_s27_n14_deletion_that_was_not_recorded_does_not_reach_the_store(store: 
 
 @pytest.mark.slow
 def test_s50_search_inside_a_tool_is_part_of_it_and_can_go_live(store: Store) -> None:
-    """What a tool asks of the store is no call of its own; live, the tool asks the store with a client of its own."""
+    """A tool's queries to the store aren't separate calls; live, the tool queries the store with its own client."""
     printed = store.record(TOOLS)
     calls = [c.name for c in store.there.recording().calls]
     assert calls == [
@@ -263,7 +263,7 @@ def test_s50_search_inside_a_tool_is_part_of_it_and_can_go_live(store: Store) ->
 
 @pytest.mark.slow
 def test_s27_live_call_on_a_replayed_client_is_refused(store: Store) -> None:
-    """A client that was made without a store says so instead of asking one, inside of a live tool and outside."""
+    """A client created without a store says so instead of calling one, both inside and outside a live tool."""
     store.there.environ["ONLY"] = "outside"
     store.record(TOOLS)
     files = store.files()
@@ -277,7 +277,7 @@ def test_s27_live_call_on_a_replayed_client_is_refused(store: Store) -> None:
 
 @pytest.mark.slow
 def test_s50_vector_store_goes_live_as_a_whole(store: Store) -> None:
-    """With every call of Chroma's live in the plan, the store is opened and asked for real."""
+    """If the plan lets every Chroma call go live, the store is opened and queried for real."""
     printed = store.record(TOOLS)
     store.run(CHANGE.replace('"rules"', '"notes"').replace('["r0"]', '["b"]').replace("[1.0] * 8", "[1.0, 0.0]"))
     replayed = store.there.replay(store.agent, options=["--live", "tool:chromadb.*"])
@@ -288,7 +288,7 @@ def test_s50_vector_store_goes_live_as_a_whole(store: Store) -> None:
 
 @pytest.mark.slow
 def test_s67_resumed_run_goes_on_with_its_vector_store(store: Store) -> None:
-    """A run that waited for a human goes on with the store as it left it; what it did before is not done again."""
+    """A run that waited for a human continues with the store as it left it; earlier writes aren't repeated."""
     question = 'print(input("Approve? "))\nnotes.add(ids=["c"], embeddings=[[1.0, 1.0]])\nprint(notes.count())\n'
     store.agent.write_text(TOOLS + question, encoding="utf-8")
     there = store.there
@@ -313,7 +313,7 @@ def test_s67_resumed_run_goes_on_with_its_vector_store(store: Store) -> None:
 
 @pytest.mark.slow
 def test_n14_older_api_of_a_vector_store_is_a_hole_and_stays_shut(store: Store) -> None:
-    """Chroma's API of before 1.0, which is not recorded, makes a run incomplete, and a replay does not open it."""
+    """Chroma's API before version 1.0 is not recorded: the run is incomplete, and a replay does not open the store."""
     store.record(OLDER)
     what = f"opening {store.path} with Chroma's SegmentAPI"
     (reason,) = store.there.recording().completeness().reasons
@@ -326,7 +326,7 @@ def test_n14_older_api_of_a_vector_store_is_a_hole_and_stays_shut(store: Store) 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_kept", [True, False], ids=["kept", "gone"])
 def test_s50_knowledge_of_a_crew_replays(is_kept: bool, store: Store, provider: Provider) -> None:
-    """CrewAI's knowledge, which its first run puts into a store in the user's home, replays with and without it."""
+    """CrewAI's knowledge, kept in a store in the user's home by its first run, replays with and without that store."""
     quiet = {"CREWAI_DISABLE_TELEMETRY": "true", "CREWAI_TRACING_ENABLED": "false"}
     store.there.environ.update(quiet, LITELLM_LOCAL_MODEL_COST_MAP="True")
     printed = store.record(CREW)

@@ -63,7 +63,7 @@ def _run(folder: Path, *arguments: str, **environ: str) -> subprocess.CompletedP
 
 @dataclass(frozen=True)
 class Signed:
-    """Two runs that were signed as they were recorded, exported; `auditor` has the public key and nothing else."""
+    """Two runs that were signed while being recorded, exported; `auditor` has the public key and nothing else."""
 
     workplace: Workplace
     auditor: Path
@@ -75,7 +75,7 @@ class Signed:
         return [json.loads(line) for line in text.splitlines()]
 
     def verify(self, lines: list[Any]) -> subprocess.CompletedProcess[str]:
-        """What an auditor is told of a changed run."""
+        """Run `verify` on a changed run, as an auditor would."""
         file = _write(self.auditor / "changed.jsonl", lines)
         return _run(self.auditor, "verify", file.name, "--key", PUBLIC)
 
@@ -106,7 +106,7 @@ def _spans(lines: list[Any]) -> Iterator[Span]:
 
 
 def _write(file: Path, lines: list[Any]) -> Path:
-    """Lines as a file, whose first line says how many spans there are: who changes a run changes that too."""
+    """Write lines to a file, with the right span count in the header: an attacker would correct it too."""
     lines = [{**lines[0], "spans": len(list(_spans(lines)))}, *lines[1:]]
     file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     return file
@@ -124,7 +124,7 @@ def _put(span: Span, name: str, value: str) -> None:
 
 
 def _calls(lines: list[Any]) -> list[Span]:
-    """The calls that have ended; each is there when it begins, too."""
+    """The calls that have ended; each one's start is a separate span."""
     return [span for span in _spans(lines) if _get(span, "kind") == "tool" and _get(span, "outcome") != "open"]
 
 
@@ -187,7 +187,7 @@ def _insert(signed: Signed) -> list[Any]:
 
 
 def _insert_open(signed: Signed) -> list[Any]:
-    """A call that has not ended has no leaf."""
+    """A call that has not ended has no leaf hash."""
     lines = _insert(signed)
     (added,) = (span for span in _spans(lines) if span["spanId"] == ADDED)
     _put(added, "outcome", "open")
@@ -195,7 +195,7 @@ def _insert_open(signed: Signed) -> list[Any]:
 
 
 def _swap(signed: Signed) -> list[Any]:
-    """A call of the other run, in the place of this one's."""
+    """Replace a call by one of the other run."""
     lines, others = signed.lines(0), signed.lines(1)
     call, other = _calls(lines)[2], _calls(others)[2]
     for name in ("request", "response", "key"):
@@ -204,14 +204,14 @@ def _swap(signed: Signed) -> list[Any]:
 
 
 def _swap_runs(signed: Signed) -> list[Any]:
-    """The other run, under the id of this one."""
+    """Present the other run under the id of this one."""
     text = json.dumps(signed.lines(1)).replace(signed.runs[1], signed.runs[0])
     lines: list[Any] = json.loads(text)
     return lines
 
 
 def _rewrite(signed: Signed) -> list[Any]:
-    """As who runs the store would: a changed answer, and a root that is made anew."""
+    """Change an answer and recompute the root, as whoever runs the store could."""
     lines = _flip(signed)
     file = _write(signed.auditor / "rewritten.jsonl", lines)
     manifest = json.loads(_get(_root(lines), "manifest"))
@@ -221,7 +221,7 @@ def _rewrite(signed: Signed) -> list[Any]:
 
 
 def _forge(signed: Signed) -> list[Any]:
-    """A whole run that somebody else made and signed."""
+    """A whole run that somebody else has made and signed."""
     folder = signed.workplace.path
     _make_keys(folder, "other-")
     lines = _rewrite(signed)
@@ -233,7 +233,7 @@ def _forge(signed: Signed) -> list[Any]:
 
 
 def _forge_name(signed: Signed) -> list[Any]:
-    """The same, said to be of the real key."""
+    """The same, labelled with the real key's name."""
     lines = _forge(signed)
     manifest = json.loads(_get(_root(lines), "manifest"))
     manifest["signature"]["key"] = json.loads(_get(_root(signed.lines(0)), "manifest"))["signature"]["key"]
@@ -259,7 +259,7 @@ ATTACKS: Final = {
 
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_r5_s47_each_attack_is_found_with_the_public_key_alone(attack: str, signed: Signed) -> None:
-    """Flip, delete, reorder, truncate, insert, swap, forgery of a whole run: found, offline, and the reason named."""
+    """Flip, delete, reorder, truncate, insert, swap and forging a whole run are found offline, with the reason."""
     change, reason = ATTACKS[attack]
     found = signed.verify(change(signed))
     assert found.returncode == TAMPERED, found.stdout + found.stderr
@@ -267,7 +267,7 @@ def test_r5_s47_each_attack_is_found_with_the_public_key_alone(attack: str, sign
 
 
 def test_r5_s47_what_was_recorded_is_verified(signed: Signed) -> None:
-    """An untouched run, as file and as lines, in any order and twice; nothing of the private key is near."""
+    """An untouched run verifies as file and as lines, in any order and twice; the private key isn't there."""
     files = [f"{run}.replay" for run in signed.runs]
     found = _run(signed.auditor, "verify", *files, "--key", PUBLIC)
     assert found.returncode == VERIFIES, found.stdout
@@ -280,7 +280,7 @@ def test_r5_s47_what_was_recorded_is_verified(signed: Signed) -> None:
 
 
 def test_r5_a_flipped_byte_of_a_file_is_found(signed: Signed) -> None:
-    """Wherever it is in a .replay file; where it changes nothing that is read, the run is the same."""
+    """It is found anywhere in a .replay file, unless it changes nothing that is read: then the run is the same."""
     file = signed.auditor / f"{signed.runs[0]}.replay"
     keys = load_public_keys([str(signed.auditor / PUBLIC)])
     content, whole = file.read_bytes(), load_file(file)
@@ -295,7 +295,7 @@ def test_r5_a_flipped_byte_of_a_file_is_found(signed: Signed) -> None:
 
 
 def test_r5_a_file_holds_the_run_that_it_is_named_by(signed: Signed) -> None:
-    """Two files that were exchanged: each is a whole signed run, and not the one that was asked for."""
+    """If two files are exchanged, each is a whole signed run, but not the requested one."""
     content = (signed.auditor / f"{signed.runs[1]}.replay").read_bytes()
     folder = signed.auditor / "exchanged"
     folder.mkdir()
@@ -305,7 +305,7 @@ def test_r5_a_file_holds_the_run_that_it_is_named_by(signed: Signed) -> None:
 
 
 def test_r5_a_run_without_signature_is_not_verified(signed: Signed) -> None:
-    """No key when it was recorded, a key that could not be used, no key to verify with, no end: said, and status 4."""
+    """No key when recorded, an unusable key, no key to verify with, no end: each is stated, with status 4."""
     workplace = Workplace(signed.workplace.path / "unsigned")
     workplace.path.mkdir()
     agent = workplace.write("agent.py", AGENT)
@@ -340,7 +340,7 @@ def test_r5_a_run_without_signature_is_not_verified(signed: Signed) -> None:
 
 
 def test_n15_a_run_is_verified_out_of_the_store(signed: Signed, tmp_path: Path) -> None:
-    """What went over OTLP into chDB and comes back from the replay service is what was signed."""
+    """A run sent over OTLP to chDB and fetched from the replay service is the run that was signed."""
     with start_up(tmp_path) as server:
         shipped = _run(signed.workplace.path, "ship", "--endpoint", server.otlp_endpoint)
         assert shipped.returncode == 0, shipped.stderr
@@ -350,7 +350,7 @@ def test_n15_a_run_is_verified_out_of_the_store(signed: Signed, tmp_path: Path) 
 
 
 def test_r5_doctor_says_whether_runs_are_signed(signed: Signed) -> None:
-    """The name of the key, or why it cannot be used."""
+    """It gives the name of the key, or why it cannot be used."""
     folder = signed.workplace.path
     expected = {PRIVATE: "runs are signed with key ", "agent.py": "runs are recorded and not signed: agent.py"}
     for file, line in expected.items():

@@ -71,7 +71,7 @@ agent.invoke({"messages": [("user", "hello")]}, told)
 
 
 def listed(place: Workplace, *options: str, **environ: str) -> list[dict[str, object]]:
-    """What `spanreplay ls --json` shows."""
+    """The output of `spanreplay ls --json`."""
     done = subprocess.run(
         [str(BIN / "spanreplay"), "ls", "--json", *options],
         cwd=place.path, env={**place.environ, **environ}, capture_output=True, text=True, check=True,
@@ -96,7 +96,7 @@ def test_s19_a_run_is_found_by_the_user_that_it_works_for(workplace: Workplace, 
 
 @pytest.mark.parametrize("name", ["openinference", "span-that-ended"])
 def test_s19_a_store_finds_the_run_by_its_user(workplace: Workplace, name: str) -> None:
-    """A store that was sent the run finds it, also where the user became known after the first record was written."""
+    """A store that received the run finds it, even if the user became known after the first record was written."""
     workplace.write("agent.py", CALL + SOURCES[name])
     workplace.record("agent.py")
     catalog = SpoolCatalog(workplace.path / ".spanreplay")
@@ -120,7 +120,7 @@ for user in ("u-1", "u-2", "u-3", "u-2"):
 
 
 def test_s19_the_first_user_stays_and_others_are_counted(workplace: Workplace, tmp_path: Path) -> None:
-    """A run of several users is the first one's, and `show` says that there were more."""
+    """A run of several users belongs to the first one, and `show` says that there were more."""
     workplace.write("agent.py", CALL + SEVERAL)
     workplace.record("agent.py")
     root = workplace.recording().root
@@ -136,7 +136,7 @@ def test_s19_the_first_user_stays_and_others_are_counted(workplace: Workplace, t
 
 
 def test_s19_a_users_address_is_redacted_and_found(workplace: Workplace) -> None:
-    """An e-mail address is a token in the recording, and finds its runs all the same."""
+    """An e-mail address is a token in the recording, and still finds its runs."""
     workplace.write("agent.py", CALL + "ask(user='ada.lovelace@example.org')\n")
     workplace.record("agent.py")
     assert workplace.recording().root.user_id.startswith("rdx-")

@@ -1,4 +1,4 @@
-"""Modules that an agent writes and imports, and files that modules of the standard library open past `builtins`."""
+"""Modules that an agent writes and imports, and files that the standard library opens without `builtins.open`."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _clear(place: Path) -> None:
 
 
 def test_s50_modules_that_an_agent_has_written_are_imported_in_a_replay(workplace: Workplace) -> None:
-    """By name, by path, again after a change, and no more once they are removed; nothing of it is in the world."""
+    """By name, by path, again after a change, and not after removal; a replay leaves no file in the world."""
     agent = workplace.write("agent.py", AGENT)
     workplace.write("known.py", "VALUE = 7\n")
     recorded = workplace.record(agent)
@@ -86,7 +86,7 @@ print(tokenize.open(f"{folder}/a.txt").read(), subprocess.run(["date", "+%N"], c
 def test_s50_files_that_the_standard_library_unpacks_are_inputs(
     workplace: Workplace, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Modules that have kept `open` by a name of their own (bz2, tarfile, tokenize) read what was recorded."""
+    """Modules that hold their own reference to `open` (bz2, tarfile, tokenize) read the recorded content."""
     folder = tmp_path_factory.mktemp("papers")
     text = folder / "a.txt"
     text.write_text("some text\n")
