@@ -136,7 +136,7 @@ thread.join()
 
 
 def test_p2_p4_a_program_that_asks_its_own_server(provider: Provider, tmp_path: Path) -> None:
-    """Each request to itself is a unit that replays alone; the program's main thread then waits for it."""
+    """Each request to itself is a unit that replays alone; the rest of the program then waits for it."""
     place = Workplace(tmp_path, provider.environ())
     place.write("app.py", ASKS_ITSELF)
     place.record("app.py", str(free_port()))

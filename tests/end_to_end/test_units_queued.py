@@ -294,7 +294,7 @@ def test_p4_what_a_task_has_drawn_is_missed_until_it_is_written(provider: Provid
 def test_p4_a_change_of_a_request_is_a_divergence_although_work_is_done_beside_it(
     provider: Provider, tmp_path: Path
 ) -> None:
-    """The task's call beside it is served; the request's use of the answer is compared."""
+    """The background task gets the recorded answer; the response that the request makes of it is compared."""
     place = prepare(tmp_path, provider, TASK)
     unit = _record(provider, place)["/ask/one"]
     place.write("app.py", TASK.replace("return await reply", "return {**await reply, 'more': 1}"))
