@@ -1,6 +1,6 @@
 """Duration of a replay of calls in threads, relative to the recorded run; the replay must never stall.
 
-A replay resumes one thread after another in the recorded order, so its time is that of the handovers.
+A replay resumes one thread after another in the recorded order, so its time is that of passing the turn on.
 
 Run: python -m bench.threads
 """

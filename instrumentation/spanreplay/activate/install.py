@@ -21,7 +21,7 @@ from spanreplay.model.levels import FULL, Level, level_of, level_of_recording
 from spanreplay.recording import catalog
 from spanreplay.recording.spool.target import read_target
 from spanreplay.runtime import lanes
-from spanreplay.runtime import processes as family
+from spanreplay.runtime import processes as process_group
 from spanreplay.runtime.patch_groups import PatchGroups, describe_missing
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.process import parent_run
@@ -124,19 +124,19 @@ class Installation:
 
         self._data_dir = data_dir = config.read_data_dir()
         self._resource = provider.resource
-        family.settings["SPANREPLAY_DIR"] = str(data_dir)
-        family.settings["SPANREPLAY_LEVEL"] = self.level.name
-        ticket = family.take_ticket()
+        process_group.settings["SPANREPLAY_DIR"] = str(data_dir)
+        process_group.settings["SPANREPLAY_LEVEL"] = self.level.name
+        join_token = process_group.take_join_token()
         redactor: Any = LazyRedactor(lambda: build_redactor(data_dir))
         providers.redact_exports(provider, redactor, self._target)
         started = {_STARTER: _OURS} if self.is_started_by_us else {}
-        argv = list((ticket and ticket.argv) or sys.argv)
+        argv = list((join_token and join_token.argv) or sys.argv)
         environment = {**describe_environment(argv), **parent_run.read_parent(), **started}
-        run, recorded = self._make_run("" if ticket is None else ticket.run_id, redactor, environment)
+        run, recorded = self._make_run("" if join_token is None else join_token.run_id, redactor, environment)
         if self.session is not None and self.session.continuation is not None:
             run.environment = {**run.environment, names.RESUMES: self.session.recording.run_id}
         if self.session is not None:
-            self.session.recorded_env.give(run.redactor, is_member=ticket is not None)
+            self.session.recorded_env.give(run.redactor, is_member=join_token is not None)
         capture = OutputCapture()
         if capture.install():
             run.output = capture
@@ -152,9 +152,9 @@ class Installation:
         if not providers.is_global(provider):
             groups.install("spans without a provider", self.patches, StandIn(provider).install)
         set_process_run(run)
-        family.offer(run)
-        if ticket is not None:
-            run.join(ticket)
+        process_group.offer(run)
+        if join_token is not None:
+            run.join(join_token)
         self._offer_units(run)
 
     def _offer_units(self, run: Run, forked_from: Run | None = None) -> None:
@@ -313,7 +313,7 @@ class Installation:
         patches.wrap(os, "_exit", leave_at_once)  # os._exit runs no atexit functions
 
     def _forked_parent(self) -> None:
-        if family.starting.is_now or self.is_dividing:
+        if process_group.starting.is_now or self.is_dividing:
             return
         if os.getpid() == self._pid and self.run is not None and not self.run.is_ended:
             note_fork(self.run)
@@ -338,7 +338,7 @@ class Installation:
             return
         parent = self.run
         # A multiprocessing process joins the run, and so do those that its forkserver forks
-        if parent is not None and not parent.is_member and not family.starting.is_now:
+        if parent is not None and not parent.is_member and not process_group.starting.is_now:
             guard.guarded("the run of a forked process", self._start_forked, parent)
 
     def _start_forked(self, parent: Run) -> None:
@@ -353,7 +353,7 @@ class Installation:
         if parent.others is not None:
             parent.others.follow(run, recorded.on_end)
         set_process_run(run)
-        family.offer(run)
+        process_group.offer(run)
         self._offer_units(run, forked_from=parent)
 
     def _suspend(self, prompt: str) -> NoReturn:
@@ -394,7 +394,7 @@ class Installation:
             "failures": guard.failures,
             "not_heard": "" if run is None or run.others is None else run.others.name_unheard(),
             "leaks": [] if run is None or run.leaks is None else run.leaks.describe(),
-            "reads": [] if run is None or run.census is None else run.census.describe(),
+            "reads": [] if run is None or run.audit is None else run.audit.describe(),
         }
         Path(path).write_text(json.dumps(report), encoding="utf-8")
 
@@ -441,7 +441,7 @@ class Installation:
         from spanreplay.activate import summary
 
         if not parent_run.read_parent():  # otherwise the run that started this process reports it
-            folder = Path(family.settings["SPANREPLAY_DIR"])
+            folder = Path(process_group.settings["SPANREPLAY_DIR"])
             summary.say(run, status, folder, self._spool.report, is_delivered=is_delivered)
 
     def _find_status(self) -> int | None:

@@ -16,7 +16,7 @@ from spanreplay.replayer.resolve.extent import Extent
 from spanreplay.replayer.resolve.plan import Plan, read_plan
 from spanreplay.replayer.resolve.session import Session
 from spanreplay.replayer.resolve.warm_up import WarmUp
-from spanreplay.runtime import processes as family
+from spanreplay.runtime import processes as process_group
 from spanreplay.runtime.process.environment import find_folders
 from spanreplay.units import given
 from spanreplay.units.earlier import count_before, with_earlier
@@ -72,5 +72,5 @@ def read_folders(argv: list[str]) -> dict[str, str]:
     """Return the agent's folders in this replay; child processes, which may work elsewhere, inherit the setting."""
     stated = config.read_setting(_FOLDERS)
     folders: dict[str, str] = json.loads(stated) if stated else find_folders(argv)
-    family.settings[_FOLDERS] = json.dumps(folders)
+    process_group.settings[_FOLDERS] = json.dumps(folders)
     return folders

@@ -15,7 +15,7 @@ from spanreplay.model.levels import FULL
 from spanreplay.recording.source import load_source
 from spanreplay.replayer.resolve.extension import extend
 from spanreplay.replayer.resolve.recorded_reads import ReadFeed
-from spanreplay.runtime.order.handovers import MEMBER as HANDOVERS
+from spanreplay.runtime.order.lock_order import MEMBER as LOCK_ORDER
 from spanreplay.runtime.order.worker_book import MEMBER as WORKERS
 from spanreplay.units.stated import find_unit
 from spanreplay.units.suite import APART, Apart, Forks
@@ -94,7 +94,7 @@ class Division:
         run, world = self._installed.run, self._installed.world
         if run is None or world is None:
             raise AssertionError("only a replay divides itself")
-        if run.family is not None:
+        if run.process_group is not None:
             return "the application has started other processes"
         return world.find_shared()
 
@@ -107,7 +107,7 @@ class Division:
         recording = load_source(unit)
         longer = make_session(recording, unit, session.plan, self._folders, self._order.earlier.get(unit, ()))
         stated = longer.recording.root.manifest
-        if stated.get(HANDOVERS) or (stated.get(WORKERS) and run.level is FULL):
+        if stated.get(LOCK_ORDER) or (stated.get(WORKERS) and run.level is FULL):
             raise Apart("its recording holds an order of threads, which begins with the process")
         start = find_unit(recording.root.env)
         extend(session, longer, run, 0 if start is None else start.clock)

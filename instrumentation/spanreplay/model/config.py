@@ -73,7 +73,7 @@ ABSENT_MAX: Final = 1_000
 WARM_UP_UNITS_MAX: Final = 1_000
 """Earlier units that a replay makes before the one that is judged; of more the latest."""
 WARM_UP_BYTES_MAX: Final = 256 * 1024 * 1024
-HANDOVERS_MAX: Final = 20_000
+LOCK_ORDER_MAX: Final = 20_000
 """Changes of the thread at places where threads meet (standard output, locks) that are kept in order."""
 PRINTED_CHARACTERS_MAX: Final = 1024 * 1024
 """What one call prints is printed again in a replay; a call that prints more is a hole."""

@@ -9,11 +9,11 @@ from spanreplay.model.call import CallRecord, Outcome, Recording
 from spanreplay.model.errors import ReplayMiss
 
 if TYPE_CHECKING:
-    from spanreplay.runtime.order.handovers import Handovers
+    from spanreplay.runtime.order.lock_order import LockOrder
     from spanreplay.runtime.order.order import Order
     from spanreplay.runtime.order.run_order import RunOrder
     from spanreplay.runtime.process.uses import Uses
-    from spanreplay.runtime.processes import Family
+    from spanreplay.runtime.processes import ProcessGroup
 
 
 class Continuation(Protocol):
@@ -63,7 +63,7 @@ class RecordedEnvironment(Protocol):
 class Parts(Protocol):
     """What the processes of a replay find, each for itself."""
 
-    def join(self, shared: Family, *, is_worker: bool) -> None:
+    def join(self, shared: ProcessGroup, *, is_worker: bool) -> None:
         """Start anew, in a process that was just started."""
 
     def to_part(self) -> dict[str, Any]:
@@ -204,7 +204,7 @@ class Answers(Protocol):
     def has_gone_on(self) -> bool:
         """Whether the run has gone on past its recording."""
 
-    def equip(self, run: Any) -> tuple[Handovers, RunOrder, Resolver]:
+    def equip(self, run: Any) -> tuple[LockOrder, RunOrder, Resolver]:
         """Where threads of the run meet, where they go on, and what becomes of its calls."""
 
     @property

@@ -199,7 +199,7 @@ class Leaks(Protocol):
         """Members of the manifest."""
 
 
-class Census(Protocol):
+class Audit(Protocol):
     """Every read with its place, for the doctor."""
 
     def add(self, kind: str, what: str, state: str, depth: int = 2) -> None:

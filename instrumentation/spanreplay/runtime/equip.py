@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from spanreplay.runtime.calls.live_resolver import Counting, LiveResolver
-from spanreplay.runtime.order.handovers import HandoverBook, Handovers
+from spanreplay.runtime.order.lock_order import LockOrder, RecordingLockOrder
 from spanreplay.runtime.order.noted_order import Clocked, NotedOrder
 
 if TYPE_CHECKING:
@@ -17,6 +17,6 @@ class Recorded(Clocked, Counting, Protocol):
     """A run, as far as both are concerned."""
 
 
-def equip(run: Recorded) -> tuple[Handovers, RunOrder, Resolver]:
+def equip(run: Recorded) -> tuple[LockOrder, RunOrder, Resolver]:
     """Where threads of the run meet, where they go on, and what becomes of its calls."""
-    return HandoverBook(), NotedOrder(run), LiveResolver(run)
+    return RecordingLockOrder(), NotedOrder(run), LiveResolver(run)

@@ -1,6 +1,6 @@
 """The processes of one run: what they share, and what each of them adds to the run.
 
-The process that starts another one hands it a `Ticket`: the run, the lane that its calls belong to, and a private
+The process that starts another one hands it a `JoinToken`: the run, the lane that its calls belong to, and a private
 folder. In the folder lie the run's logical clock, which all count on; in a replay, which completions have gone out;
 and one file for every process that has ended, with its part of the manifest. The first process gathers them when the
 run ends.
@@ -31,7 +31,7 @@ from spanreplay.runtime.order import worker_book
 from spanreplay.runtime.order.steps import PACE
 
 ENVIRONMENT: Final = "SPANREPLAY_JOIN"
-"""Carries a ticket into a new Python process; taken out of the environment as soon as it is read."""
+"""Carries a join token into a new Python process; taken out of the environment as soon as it is read."""
 _HEADER_BYTES: Final = 16_384
 _CLOCK_AT, _COUNT_AT, _WORKING_AT, _HANDED_AT = 0, 8, 16, 8_192
 _MISSED_AT, _OPEN_AT, _PIDS_AT = 8_200, 8_201, 8_208
@@ -40,7 +40,7 @@ _STARTING: Final = -1
 
 
 @dataclass(frozen=True)
-class Ticket:
+class JoinToken:
     """What a new process is told about the run that it is part of."""
 
     folder: str
@@ -81,13 +81,13 @@ class RemoteCrossing:
     is_live_by_plan: bool = False
 
 
-def take_ticket() -> Ticket | None:
-    """The ticket that this process was started with, if any."""
+def take_join_token() -> JoinToken | None:
+    """The join token that this process was started with, if any."""
     text = os.environ.pop(ENVIRONMENT, "")
-    return Ticket(**json.loads(text)) if text else None
+    return JoinToken(**json.loads(text)) if text else None
 
 
-class Family:
+class ProcessGroup:
     """What the processes of one run share. The clock is safe across threads and processes."""
 
     def __init__(self, folder: Path, number: int = 0) -> None:
@@ -101,7 +101,7 @@ class Family:
         os.ftruncate(self._descriptor, _HEADER_BYTES)
         self._memory = mmap.mmap(self._descriptor, _HEADER_BYTES)
         self._gone: mmap.mmap | None = None
-        self.tickets: list[Ticket] = []
+        self.join_tokens: list[JoinToken] = []
         """Processes that this one has started."""
         self.lanes: list[str] = []
         """Lanes whose work was handed to another process."""
@@ -113,12 +113,12 @@ class Family:
         """Number and `Process` of each that this one has started and that has not been seen to end."""
 
     @classmethod
-    def make(cls, clock: int) -> Family:
+    def make(cls, clock: int) -> ProcessGroup:
         """A new family whose clock goes on from a value."""
-        family = cls(Path(tempfile.mkdtemp(prefix="spanreplay-run-")))
-        struct.pack_into("q", family._memory, _CLOCK_AT, clock)
-        struct.pack_into("q", family._memory, _COUNT_AT, 1)
-        return family
+        process_group = cls(Path(tempfile.mkdtemp(prefix="spanreplay-run-")))
+        struct.pack_into("q", process_group._memory, _CLOCK_AT, clock)
+        struct.pack_into("q", process_group._memory, _COUNT_AT, 1)
+        return process_group
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -271,31 +271,31 @@ class Family:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def find_lost(tickets: list[Ticket], parts: dict[int, dict[str, Any]]) -> list[str]:
+def find_lost(join_tokens: list[JoinToken], parts: dict[int, dict[str, Any]]) -> list[str]:
     """Why calls may be missing: processes that have said nothing."""
-    known = _find_known(tickets, parts)
+    known = _find_known(join_tokens, parts)
     return [
-        f"a process was started at {ticket.place or 'an unknown place'} and reported no calls: "
+        f"a process was started at {join_token.place or 'an unknown place'} and reported no calls: "
         "it was killed, is still running, or is not recorded"
-        for ticket in known
-        if ticket.number not in parts
+        for join_token in known
+        if join_token.number not in parts
     ] + [
-        f"a worker of the pool made at {ticket.place or 'an unknown place'} was ended while it worked on an item: "
+        f"a worker of the pool made at {join_token.place or 'an unknown place'} was ended while it worked on an item: "
         "which calls were still to come is not known"
-        for ticket in _find_interrupted(known, parts)
+        for join_token in _find_interrupted(known, parts)
     ]
 
 
-def _find_known(tickets: list[Ticket], parts: dict[int, dict[str, Any]]) -> list[Ticket]:
-    return [*tickets, *(Ticket(**ticket) for part in parts.values() for ticket in part["tickets"])]
+def _find_known(join_tokens: list[JoinToken], parts: dict[int, dict[str, Any]]) -> list[JoinToken]:
+    return [*join_tokens, *(JoinToken(**join_token) for part in parts.values() for join_token in part["tickets"])]
 
 
-def _find_interrupted(known: list[Ticket], parts: dict[int, dict[str, Any]]) -> list[Ticket]:
+def _find_interrupted(known: list[JoinToken], parts: dict[int, dict[str, Any]]) -> list[JoinToken]:
     """Workers of pools that were ended while they worked; none where the workers make no calls anyway."""
-    workers = [ticket for ticket in known if ticket.is_worker and ticket.number in parts]
-    if not any(parts[ticket.number]["manifest"]["calls"] for ticket in workers):
+    workers = [join_token for join_token in known if join_token.is_worker and join_token.number in parts]
+    if not any(parts[join_token.number]["manifest"]["calls"] for join_token in workers):
         return []
-    return [ticket for ticket in workers if parts[ticket.number].get("at_work")]
+    return [join_token for join_token in workers if parts[join_token.number].get("at_work")]
 
 
 def is_of_process(lane: str) -> bool:
@@ -303,10 +303,10 @@ def is_of_process(lane: str) -> bool:
     return any(label.startswith(("p:", "px:")) for label in lane.split("/"))
 
 
-def count_lost(tickets: list[Ticket], parts: dict[int, dict[str, Any]]) -> int:
+def count_lost(join_tokens: list[JoinToken], parts: dict[int, dict[str, Any]]) -> int:
     """How many processes have not said all that they did or would have done."""
-    known = _find_known(tickets, parts)
-    return sum(ticket.number not in parts for ticket in known) + len(_find_interrupted(known, parts))
+    known = _find_known(join_tokens, parts)
+    return sum(join_token.number not in parts for join_token in known) + len(_find_interrupted(known, parts))
 
 
 def _has_ended(process: Any) -> bool:
@@ -369,9 +369,9 @@ _environment_lock: Final = make_lock()
 
 
 @contextmanager
-def handing_over(ticket: Ticket) -> Iterator[None]:
-    """A block in which a process is started: a new Python finds the ticket in its environment."""
-    with _environment({ENVIRONMENT: ticket.to_text(), **settings}):
+def handing_over(join_token: JoinToken) -> Iterator[None]:
+    """A block in which a process is started: a new Python finds the join token in its environment."""
+    with _environment({ENVIRONMENT: join_token.to_text(), **settings}):
         before, starting.is_now = starting.is_now, True
         try:
             yield

@@ -23,7 +23,7 @@ from spanreplay.runtime.lanes import Lane, enter_lane, is_within
 from spanreplay.runtime.order.loops import make_book
 from spanreplay.runtime.order.wait_ends import known_timers
 from spanreplay.runtime.process import own_ports
-from spanreplay.runtime.processes import Family, RemoteCrossing, Ticket, add_parts, count_lost, find_lost
+from spanreplay.runtime.processes import JoinToken, ProcessGroup, RemoteCrossing, add_parts, count_lost, find_lost
 from spanreplay.runtime.root import build_root_attributes, sign_root
 from spanreplay.runtime.who import Who
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from spanreplay.redact import RunRedactor
     from spanreplay.runtime.answers import Answers, Resolver
     from spanreplay.runtime.contributors import (
-        Census,
+        Audit,
         Environment,
         Files,
         Leaks,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         Overlay,
     )
     from spanreplay.runtime.emit import Emitter
-    from spanreplay.runtime.order.handovers import Handovers
+    from spanreplay.runtime.order.lock_order import LockOrder
     from spanreplay.runtime.order.run_order import RunOrder
     from spanreplay.runtime.reads import Reads
 
@@ -58,7 +58,7 @@ class Run:
 
     is_off = False
     """Whether it stands for a unit that is not recorded: nothing that belongs to it has a run."""
-    handovers: Handovers
+    lock_order: LockOrder
     """Who comes next where threads meet."""
     order: RunOrder
     """Where threads and lanes go on."""
@@ -96,7 +96,7 @@ class Run:
         self.leaks: Leaks | None = None
         self.written: Files | None = None
         self.overlay: Overlay | None = None
-        self.census: Census | None = None
+        self.audit: Audit | None = None
         self.start_ns = ids.now_ns()
         self.span_context = SpanContext(ids.new_trace_id(), ids.new_span_id(), is_remote=False, trace_flags=_SAMPLED)
         self.others: OtherSpans | None = None
@@ -107,8 +107,8 @@ class Run:
         """Whether it is the run of a block, not of the process."""
         self.loops = None if session is not None else make_book(self)
         """How the turns of event loops are numbered; None in a replay, which makes them."""
-        self.handovers, self.order, self.resolver = equip(self) if session is None else session.equip(self)
-        self.family: Family | None = None
+        self.lock_order, self.order, self.resolver = equip(self) if session is None else session.equip(self)
+        self.process_group: ProcessGroup | None = None
         """What the processes of this run share; None while there is only one."""
         self.is_member = False
         """Whether another process is the run's first."""
@@ -176,40 +176,40 @@ class Run:
 
     def is_now(self, clock: int) -> bool:
         """Whether nothing has happened in this run since; of several processes nobody knows."""
-        return self.family is None and self._seq == clock
+        return self.process_group is None and self._seq == clock
 
     def _next(self) -> int:
-        self._seq = self._seq + 1 if self.family is None else self.family.tick()
+        self._seq = self._seq + 1 if self.process_group is None else self.process_group.tick()
         return self._seq
 
     # ── other processes ─────────────────────────────────────────────────────────────────────────────
-    def share(self) -> Family:
+    def share(self) -> ProcessGroup:
         """What the processes of this run share; made when the first one is about to be started."""
         with self._lock:
-            if self.family is None:
-                self.family = Family.make(self._seq)
+            if self.process_group is None:
+                self.process_group = ProcessGroup.make(self._seq)
                 if self.session is not None:
-                    self.session.gate.share(self.family)
-            return self.family
+                    self.session.gate.share(self.process_group)
+            return self.process_group
 
-    def join(self, ticket: Ticket) -> None:
-        """Go on, in a process that was just started, as a part of the run that the ticket is for."""
+    def join(self, join_token: JoinToken) -> None:
+        """Go on, in a process that was just started, as a part of the run that the join token is for."""
         self._lock = make_lock()
-        self.run_id, self.is_member, self.is_ended = ticket.run_id, True, False
-        self._is_helper, self._member_pid = ticket.is_helper, os.getpid()
-        self.family = Family(Path(ticket.folder), ticket.number)
-        self.family.is_worker = ticket.is_worker
-        owner = RemoteCrossing(ticket.owner, self.root_lane) if ticket.owner >= 0 else None
-        self.root_lane = Lane(ticket.lane, owner)
-        self.family.lanes_here.append(ticket.lane)
+        self.run_id, self.is_member, self.is_ended = join_token.run_id, True, False
+        self._is_helper, self._member_pid = join_token.is_helper, os.getpid()
+        self.process_group = ProcessGroup(Path(join_token.folder), join_token.number)
+        self.process_group.is_worker = join_token.is_worker
+        owner = RemoteCrossing(join_token.owner, self.root_lane) if join_token.owner >= 0 else None
+        self.root_lane = Lane(join_token.lane, owner)
+        self.process_group.lanes_here.append(join_token.lane)
         enter_lane(self.root_lane)
         self.span_context = SpanContext(
-            int(ticket.trace_id, 16), int(ticket.span_id, 16), is_remote=False, trace_flags=_SAMPLED
+            int(join_token.trace_id, 16), int(join_token.span_id, 16), is_remote=False, trace_flags=_SAMPLED
         )
         self.output = None
         self._reset()
         if self.session is not None:
-            self.session.parts.join(self.family, is_worker=ticket.is_worker)
+            self.session.parts.join(self.process_group, is_worker=join_token.is_worker)
         else:
             self.loops = make_book(self)
         for attach in tuple(self.on_join):
@@ -222,32 +222,32 @@ class Run:
 
     def write_part(self) -> None:
         """Leave what this process adds to the run for the first one."""
-        if self.family is None:
+        if self.process_group is None:
             return
         part: dict[str, Any] = {
             "manifest": self._manifest(None),
             "leaves": self.leaves.take(),
-            "tickets": [asdict(ticket) for ticket in self.family.tickets],
-            "at_work": self.family.at_work,
+            "tickets": [asdict(join_token) for join_token in self.process_group.join_tokens],
+            "at_work": self.process_group.at_work,
         }
         if self.session is not None:
             part["session"] = self.session.parts.to_part()
-        self.family.write_part(part)
-        self.family.state_working(0)
+        self.process_group.write_part(part)
+        self.process_group.state_working(0)
 
     def gather(self) -> None:
         """Take in what the other processes of this run have left; the first process does, once they have ended."""
-        if self.family is None or self.is_member or self._parts is not None:
+        if self.process_group is None or self.is_member or self._parts is not None:
             return
-        self._parts = self.family.read_parts()
+        self._parts = self.process_group.read_parts()
         if self.session is not None:
             for number in sorted(self._parts):
                 self.session.parts.add_part(self._parts[number]["session"])
             return
-        lost = count_lost(self.family.tickets, self._parts)
+        lost = count_lost(self.process_group.join_tokens, self._parts)
         if lost:
             self.count(LOST, lost)
-        for reason in find_lost(self.family.tickets, self._parts):
+        for reason in find_lost(self.process_group.join_tokens, self._parts):
             self._is_started = True
             self.hole(reason)
         with self._lock:
@@ -258,7 +258,7 @@ class Run:
 
     def owns(self, lane: str) -> bool:
         """Whether what happens in a lane happens in this process."""
-        shared = self.family
+        shared = self.process_group
         if shared is None:
             return True
         within = [path for path in (shared.lanes_here if self.is_member else shared.lanes) if is_within(lane, path)]
@@ -271,7 +271,7 @@ class Run:
         For `opened_in` see `LoopBook.note`.
         """
         with self._lock:
-            self._seq = end_seq = self._seq + 1 if self.family is None else self.family.tick()
+            self._seq = end_seq = self._seq + 1 if self.process_group is None else self.process_group.tick()
         return end_seq, -1 if self.loops is None else self.loops.note(end_seq, opened_in)
 
     def count(self, name: str, by: int = 1) -> None:
@@ -291,7 +291,7 @@ class Run:
         lane = crossing.lane.path
         guard.guarded("for whom the run works", self.who.look)
         with self._lock:
-            self._seq = seq = self._seq + 1 if self.family is None else self.family.tick()
+            self._seq = seq = self._seq + 1 if self.process_group is None else self.process_group.tick()
             if self.leaves.is_closed:
                 crossing.leave_out()
                 return seq
@@ -311,7 +311,7 @@ class Run:
     def _first_open(self) -> int:
         """A number below which every call has ended; -1 where calls with lower numbers may still come in."""
         with self._lock:
-            is_alone = self.family is None and self._continuation is None
+            is_alone = self.process_group is None and self._continuation is None
             return min(list(self._open), default=self._seq + 1) if is_alone else -1
 
     def closed(self, crossing: OpenCall, outcome: Outcome) -> None:
@@ -346,8 +346,8 @@ class Run:
         guard.guarded("the parts of other processes", self.gather)
         if self._is_started or self.session is not None or not (self.tally is None or self.tally.is_empty):
             guard.guarded("root record", self._emit_root, outcome, self._manifest(exit_status))
-        if self.family is not None:
-            self.family.close()
+        if self.process_group is not None:
+            self.process_group.close()
 
     def note_lane_end(self, lane: str, is_remote: bool) -> None:
         """What was done in a lane is about to be seen by others; `is_remote` if another process did it."""
@@ -399,7 +399,7 @@ class Run:
                 "lane_ends": dict(self._lane_ends),
                 **({} if timers is None else {"timers": timers}),
                 **({} if self.loops is None else self.loops.describe()),
-                **self.handovers.describe(),
+                **self.lock_order.describe(),
                 "root": root,
                 "leaves": count,
                 "leaf_version": LEAF_VERSION,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from spanreplay.model import guard
 
 if TYPE_CHECKING:
-    from spanreplay.runtime.processes import Family
+    from spanreplay.runtime.processes import ProcessGroup
     from spanreplay.runtime.run import Run
 
 WAIT_S_MAX: Final = 2.0
@@ -53,7 +53,7 @@ def finish(run: Run) -> None:
 def _state(run: Run) -> None:
     """Say what was done so far. In a replay the run goes on: a call that comes now must not be made for real."""
     if run.session is None:
-        run.handovers.workers.ended(run.root_lane.path)
+        run.lock_order.workers.ended(run.root_lane.path)
         finish(run)
         return
     with _finishing.lock:
@@ -70,11 +70,11 @@ def _write_part(run: Run) -> None:
         return
 
 
-def _fifo(shared: Family, number: int) -> str:
+def _fifo(shared: ProcessGroup, number: int) -> str:
     return f"{shared.folder}/end-{number}"
 
 
-def _stillborn(shared: Family, number: int) -> str:
+def _stillborn(shared: ProcessGroup, number: int) -> str:
     return f"{shared.folder}/stillborn-{number}"
 
 
@@ -86,7 +86,7 @@ def _exists(path: str) -> bool:
     return True
 
 
-def _has_part(shared: Family, number: int) -> bool:
+def _has_part(shared: ProcessGroup, number: int) -> bool:
     return _exists(f"{shared.folder}/part-{number}.json")
 
 
@@ -98,7 +98,7 @@ def wait_for_end(is_over: Callable[[], bool]) -> None:
         pause.acquire(timeout=_PARKED_LOOK_S)
 
 
-def is_stillborn(shared: Family, number: int) -> bool:
+def is_stillborn(shared: ProcessGroup, number: int) -> bool:
     """Whether a worker has not come so far that it could do anything; if so it never will."""
     if _exists(_fifo(shared, number)):
         return False
@@ -106,7 +106,7 @@ def is_stillborn(shared: Family, number: int) -> bool:
     return not _exists(_fifo(shared, number))  # it looks in the other order
 
 
-def answer(run: Run, shared: Family) -> None:
+def answer(run: Run, shared: ProcessGroup) -> None:
     """State what this process did once it is asked to, in a thread of its own."""
     _finishing.lock = _thread.allocate_lock()
     path = _fifo(shared, shared.number)
@@ -127,7 +127,7 @@ def answer(run: Run, shared: Family) -> None:
     _thread.start_new_thread(wait, ())  # the agent's count of threads stays what it was
 
 
-def ask(shared: Family, number: int, process: Any, wait_s_max: float = WAIT_S_MAX) -> None:
+def ask(shared: ProcessGroup, number: int, process: Any, wait_s_max: float = WAIT_S_MAX) -> None:
     """Have a process of the run state what it did, and wait for that, unless it ends or time runs out."""
     pause = _thread.allocate_lock()
     pause.acquire()

@@ -22,7 +22,7 @@ from typing import Any, Final
 from spanreplay.model import guard
 from spanreplay.model.call import Effect, Outcome
 from spanreplay.model.errors import ReplayMiss
-from spanreplay.runtime.calls.function_calls import Leaf, call_async
+from spanreplay.runtime.calls.function_calls import FunctionCall, call_async
 from spanreplay.runtime.lanes import Lane, inside_lane
 from spanreplay.runtime.process.own_ports import note_units
 from spanreplay.runtime.run import Run, active_run
@@ -234,7 +234,7 @@ class _Replayed:
         return session is not None and session.index.at(self._lane.path, f"{KIND}:{name}", 0) is not None
 
     async def _serve(self, name: str) -> Any:
-        return await call_async(lambda: Leaf(KIND, name, Effect.READ.value, {}, prints=False), _nothing)
+        return await call_async(lambda: FunctionCall(KIND, name, Effect.READ.value, {}, prints=False), _nothing)
 
     async def send(self, message: Message) -> None:
         """Compare a message that the application sends. Raises: ReplayMiss."""

@@ -20,7 +20,7 @@ from typing import Any, Final
 from spanreplay.model import guard
 from spanreplay.model.call import Effect, Kind, Outcome
 from spanreplay.model.errors import ReplayMiss
-from spanreplay.runtime.calls.function_calls import Leaf, call_async, call_sync
+from spanreplay.runtime.calls.function_calls import FunctionCall, call_async, call_sync
 from spanreplay.runtime.lanes import Lane, inside_lane
 from spanreplay.runtime.process.own_ports import note_units
 from spanreplay.units import caller
@@ -80,13 +80,13 @@ def build_message(described: Mapping[str, Any]) -> Message:
     return message
 
 
-def _read_leaf(name: str) -> Leaf:
-    return Leaf(_KIND, name, Effect.READ.value, {}, prints=False)
+def _describe_received(name: str) -> FunctionCall:
+    return FunctionCall(_KIND, name, Effect.READ.value, {}, prints=False)
 
 
 def _record_end(raised: BaseException | None) -> None:
     arguments = {} if raised is None else {"raised": f"{type(raised).__module__}.{type(raised).__qualname__}"}
-    call_sync(lambda: Leaf(_KIND, END, Effect.WRITE.value, arguments, prints=False), lambda: None)
+    call_sync(lambda: FunctionCall(_KIND, END, Effect.WRITE.value, arguments, prints=False), lambda: None)
 
 
 class RecordedSession:
@@ -104,7 +104,7 @@ class RecordedSession:
         note_units((scope.get("server") or (None, None))[1])
         described = describe_scope(scope)
         caller.look_at_caller(self._run, scope.get("headers") or (), lambda: described)
-        call_sync(lambda: _read_leaf(REQUEST), lambda: described)
+        call_sync(lambda: _describe_received(REQUEST), lambda: described)
 
     async def receive(self) -> Message:
         """Receive the next message from the server and record it."""
@@ -119,7 +119,7 @@ class RecordedSession:
             return described
 
         with inside_lane(self._run.root_lane):
-            await call_async(lambda: _read_leaf(RECEIVE), take)
+            await call_async(lambda: _describe_received(RECEIVE), take)
         return came[0]
 
     def _describe_received(self, message: Message) -> dict[str, Any]:
@@ -135,9 +135,9 @@ class RecordedSession:
             self._run.hole(_LOST)
             await self._send(message)
             return
-        leaf = Leaf(_KIND, SEND, Effect.WRITE.value, found[0], prints=False)
+        function_call = FunctionCall(_KIND, SEND, Effect.WRITE.value, found[0], prints=False)
         with inside_lane(self._run.root_lane):
-            await call_async(lambda: leaf, lambda: self._send(message))
+            await call_async(lambda: function_call, lambda: self._send(message))
 
     def end(self, raised: BaseException | None) -> None:
         """Record how the application finished the session, and end the unit."""
@@ -145,7 +145,7 @@ class RecordedSession:
         try:
             with inside_lane(self._run.root_lane):
                 if is_by_server:
-                    call_sync(lambda: _read_leaf(CANCELLED), lambda: None)
+                    call_sync(lambda: _describe_received(CANCELLED), lambda: None)
                 _record_end(raised)
         finally:
             if is_by_server:
@@ -162,13 +162,13 @@ class ReplayedSession:
     async def receive(self) -> Message:
         """Return the next recorded message once its turn comes. Raises: ReplayMiss if there is none."""
         with inside_lane(self._lane):
-            return build_message(await call_async(lambda: _read_leaf(RECEIVE), _nothing))
+            return build_message(await call_async(lambda: _describe_received(RECEIVE), _nothing))
 
     async def send(self, message: Message) -> None:
         """Compare a message that the application sends. Raises: ReplayMiss, or the error the server raised."""
-        leaf = Leaf(_KIND, SEND, Effect.WRITE.value, describe_message(message)[0], prints=False)
+        function_call = FunctionCall(_KIND, SEND, Effect.WRITE.value, describe_message(message)[0], prints=False)
         with inside_lane(self._lane):
-            await call_async(lambda: leaf, _nothing)
+            await call_async(lambda: function_call, _nothing)
 
     def end(self, raised: BaseException | None) -> None:
         """Compare how the application finished. Raises: ReplayMiss."""

@@ -28,7 +28,7 @@ from spanreplay.model.call import Effect, Kind
 from spanreplay.model.errors import ConfigError, ReplayMiss
 from spanreplay.model.own_threads import make_lock
 from spanreplay.runtime.answers import EarlierUnit
-from spanreplay.runtime.calls.function_calls import Leaf, call_sync, describe_leaf
+from spanreplay.runtime.calls.function_calls import FunctionCall, call_sync, describe_function_call
 from spanreplay.runtime.lanes import Lane, current_lane, inside_lane, is_earlier, is_within
 from spanreplay.runtime.run import Run, active_run
 from spanreplay.units import factory
@@ -150,9 +150,9 @@ class UnitBlock:
         given: Any = {"args": list(args), "kwargs": kwargs} if self._given is _NONE else self._given
         return UnitBlock(self._name or function.__qualname__, given, self._user, self._session)
 
-    def _describe(self, name: str, effect: Effect, value: Any) -> Leaf:
+    def _describe(self, name: str, effect: Effect, value: Any) -> FunctionCall:
         arguments = {} if value is _NONE else {name: value}
-        return Leaf(_KIND, name, effect.value, arguments, prints=False)
+        return FunctionCall(_KIND, name, effect.value, arguments, prints=False)
 
     def _note(self, name: str, effect: Effect, value: Any) -> None:
         call_sync(lambda: self._describe(name, effect, value), lambda: None)
@@ -167,7 +167,7 @@ class UnitBlock:
         """Whether this unit is to be replayed; each recorded unit is claimed once."""
         if self._claimed or replayed.session is None or replayed.session.extent is None:
             return bool(self._claimed)
-        spec = describe_leaf(replayed, lambda: self._describe(INPUT, Effect.READ, self._given))
+        spec = describe_function_call(replayed, lambda: self._describe(INPUT, Effect.READ, self._given))
         index, warm_up = replayed.session.index, replayed.session.extent.warm_up
 
         def is_input_of(lane: str) -> bool:

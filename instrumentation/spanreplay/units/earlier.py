@@ -19,7 +19,7 @@ from spanreplay.model.json_text import dump
 from spanreplay.recording.seal.check import find_tampering
 from spanreplay.replayer.resolve.warm_up import EarlierUnit
 from spanreplay.runtime.lanes import EARLIER_LANE
-from spanreplay.runtime.order.handovers import MEMBER as HANDOVERS
+from spanreplay.runtime.order.lock_order import MEMBER as LOCK_ORDER
 from spanreplay.runtime.order.steps import PACE
 from spanreplay.runtime.order.worker_book import MEMBER as WORKERS
 from spanreplay.runtime.order.worker_book import merge
@@ -172,9 +172,9 @@ class _Move:
         for name in PACE:
             if isinstance(manifest.get(name), list):
                 moved[name] = self._steps(manifest[name]) if name == _STEPS else [*map(self.clock, manifest[name])]
-        shared = manifest.get(HANDOVERS)
+        shared = manifest.get(LOCK_ORDER)
         if isinstance(shared, Mapping) and isinstance(shared.get("lanes"), list):
-            moved[HANDOVERS] = {**shared, "lanes": [*map(self.name, shared["lanes"])]}
+            moved[LOCK_ORDER] = {**shared, "lanes": [*map(self.name, shared["lanes"])]}
         workers = manifest.get(WORKERS)
         if isinstance(workers, Mapping):
             moved[WORKERS] = {name: self._lanes(each) for name, each in workers.items()}
@@ -203,8 +203,8 @@ def _merge(first: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:
     left = [*_left(first), *_left(then)]
     if left:
         merged["reads"] = {**then.get("reads", {}), "left": left}
-    if first.get(HANDOVERS) and then.get(HANDOVERS):
-        merged[HANDOVERS] = _chain(first[HANDOVERS], then[HANDOVERS])
+    if first.get(LOCK_ORDER) and then.get(LOCK_ORDER):
+        merged[LOCK_ORDER] = _chain(first[LOCK_ORDER], then[LOCK_ORDER])
     if isinstance(first.get(WORKERS), dict) and isinstance(then.get(WORKERS), dict):
         merged[WORKERS] = first[WORKERS]
         merge(merged, then)

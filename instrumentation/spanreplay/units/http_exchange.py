@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any, Final, TypeVar
 
 from spanreplay.model.call import Effect, Kind
-from spanreplay.runtime.calls.function_calls import Leaf, call_sync
+from spanreplay.runtime.calls.function_calls import FunctionCall, call_sync
 from spanreplay.runtime.run import active_run
 from spanreplay.units import given
 from spanreplay.units.asgi_messages import BYTES, PARTS, Body, describe_headers
@@ -147,12 +147,12 @@ class Response:
             given.keep_answer(self._status, self._headers, self._body)
             if (self._status or 0) >= _SERVER_ERROR:
                 _note_failure()
-            leaf = Leaf(KIND, RESPONSE, Effect.WRITE.value, self.describe(raised), prints=False)
+            function_call = FunctionCall(KIND, RESPONSE, Effect.WRITE.value, self.describe(raised), prints=False)
         elif isinstance(raised, Exception):
-            leaf = Leaf(KIND, RAISED, Effect.PURE.value, {"type": _name_type(raised)}, prints=False)
+            function_call = FunctionCall(KIND, RAISED, Effect.PURE.value, {"type": _name_type(raised)}, prints=False)
         else:
             return
-        call_sync(lambda: leaf, lambda: None)
+        call_sync(lambda: function_call, lambda: None)
 
 
 def _note_failure() -> None:
@@ -167,4 +167,4 @@ def _name_type(raised: BaseException) -> str:
 
 def read_in(name: str, value: T) -> T:
     """Record or replay an incoming value as a call in the current lane."""
-    return call_sync(lambda: Leaf(KIND, name, Effect.READ.value, {}, prints=False), lambda: value)
+    return call_sync(lambda: FunctionCall(KIND, name, Effect.READ.value, {}, prints=False), lambda: value)

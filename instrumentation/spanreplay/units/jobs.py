@@ -19,7 +19,7 @@ from spanreplay.model import guard
 from spanreplay.model.call import Effect, Kind, Outcome
 from spanreplay.model.errors import ReplayMiss, Unserializable
 from spanreplay.runtime.caller.running import within_unit
-from spanreplay.runtime.calls.function_calls import Leaf, call_async, call_sync
+from spanreplay.runtime.calls.function_calls import FunctionCall, call_async, call_sync
 from spanreplay.runtime.lanes import Lane, inside_lane
 from spanreplay.runtime.run import Run, active_run
 from spanreplay.units import caller, factory
@@ -176,13 +176,13 @@ def _note_end(unit: UnderWay, describe: Callable[[T], Ended], result: T) -> None
 
 def note_input(given: Mapping[str, Any]) -> Any:
     """Record the current unit's input."""
-    return call_sync(lambda: Leaf(_KIND, INPUT, Effect.READ.value, {}, prints=False), lambda: given)
+    return call_sync(lambda: FunctionCall(_KIND, INPUT, Effect.READ.value, {}, prints=False), lambda: given)
 
 
 def note_output(output: Mapping[str, Any]) -> None:
     """Record the current unit's output; a replay compares it."""
     keep_output(output)
-    call_sync(lambda: Leaf(_KIND, OUTPUT, Effect.WRITE.value, output, prints=False), lambda: None)
+    call_sync(lambda: FunctionCall(_KIND, OUTPUT, Effect.WRITE.value, output, prints=False), lambda: None)
 
 
 def _no_input() -> Any:
@@ -217,13 +217,13 @@ async def await_job() -> Mapping[str, Any]:
 
 async def await_input() -> Mapping[str, Any]:
     """Return the input of the recorded job in the current lane. Raises: ReplayMiss."""
-    leaf = Leaf(_KIND, INPUT, Effect.READ.value, {}, prints=False)
-    return put_input(await call_async(lambda: leaf, _no_input_async))
+    function_call = FunctionCall(_KIND, INPUT, Effect.READ.value, {}, prints=False)
+    return put_input(await call_async(lambda: function_call, _no_input_async))
 
 
 def take_input() -> Mapping[str, Any]:
     """Synchronous `await_input`. Raises: ReplayMiss."""
-    return put_input(call_sync(lambda: Leaf(_KIND, INPUT, Effect.READ.value, {}, prints=False), _no_input))
+    return put_input(call_sync(lambda: FunctionCall(_KIND, INPUT, Effect.READ.value, {}, prints=False), _no_input))
 
 
 async def replay_job_async(work: Callable[[], Awaitable[T]], describe: Callable[[T], Ended]) -> NoReturn:

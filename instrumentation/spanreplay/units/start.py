@@ -17,7 +17,7 @@ from spanreplay.model.errors import DamagedRecording, SourceError, SpanreplayErr
 from spanreplay.model.json_text import dump
 from spanreplay.model.levels import MEMBER
 from spanreplay.recording.seal.check import find_tampering
-from spanreplay.runtime.calls.function_calls import Leaf, begin_leaf, call_async, finish_sync
+from spanreplay.runtime.calls.function_calls import FunctionCall, begin_function_call, call_async, finish_sync
 from spanreplay.runtime.calls.open_call import Crossing
 from spanreplay.runtime.lanes import Lane, inside_lane, is_within
 from spanreplay.runtime.order.steps import PACE
@@ -40,7 +40,7 @@ ORDER: Final = "order"
 """Meta member of a start's last call: parts of a manifest."""
 _MAPS: Final = ("lane_ends", "timers", "environment_read", VARIABLES)
 _LISTS: Final = (*PACE, ENV_FILES)
-_HANDOVERS: Final = ("handovers", WORKERS)
+_LOCK_ORDER: Final = ("handovers", WORKERS)
 _FORKED_LATER: Final = (
     "a forked process made calls or read clock or random values before its first unit: they are not replayed"
 )
@@ -58,7 +58,7 @@ def end_start(process: Run) -> Start:
     if extent is not None and extent.has_started:
         return Start(process.run_id, 0, 0, root)
     with inside_lane(_lane_of(process)):
-        crossing = begin_leaf(_describe_end)
+        crossing = begin_function_call(_describe_end)
         if crossing is None:
             return Start(process.run_id, process.tick(), process.calls, root)
         if process.session is None:
@@ -109,8 +109,8 @@ async def _nothing() -> None:
     """No-op: in a replay the end of the start is never live."""
 
 
-def _describe_end() -> Leaf:
-    return Leaf(Kind.COMPUTE.value, _NAME, "pure", {}, prints=False)
+def _describe_end() -> FunctionCall:
+    return FunctionCall(Kind.COMPUTE.value, _NAME, "pure", {}, prints=False)
 
 
 def _carry(process: Run, crossing: Crossing) -> None:
@@ -121,7 +121,7 @@ def _carry(process: Run, crossing: Crossing) -> None:
         "lane_ends": dict(process._lane_ends),
         "timers": dict(process._timers or {}),
         **({} if process.loops is None else process.loops.describe()),
-        **process.handovers.describe(),
+        **process.lock_order.describe(),
         **({} if process.environment_read is None else process.environment_read.for_manifest({})),
     }
     crossing.spec.meta[ORDER] = {name: value for name, value in order.items() if value}
@@ -249,7 +249,7 @@ def _join(
         for name in _LISTS:
             if isinstance(order.get(name), list):
                 manifest[name] = [*order[name], *manifest.get(name, [])]
-        for name in _HANDOVERS:
+        for name in _LOCK_ORDER:
             if order.get(name) and name not in manifest:
                 manifest[name] = order[name]
             elif name == WORKERS and isinstance(order.get(name), dict):

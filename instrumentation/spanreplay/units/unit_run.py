@@ -17,7 +17,7 @@ from spanreplay.units.stated import LANE, PROCESS, UNIT, Start
 
 if TYPE_CHECKING:
     from spanreplay.runtime.contributors import OpenCall
-    from spanreplay.runtime.processes import Family
+    from spanreplay.runtime.processes import ProcessGroup
     from spanreplay.units.sampled import Sampled
 
 __all__ = ["OffRun", "UnitRun", "look_at_code"]
@@ -78,7 +78,7 @@ class UnitRun(Run):
         if self.sampled is not None:
             self.sampled.has_failed = True
 
-    def share(self) -> Family:
+    def share(self) -> ProcessGroup:
         """Share the run with other processes; a sampled unit is kept from now on, because they write directly."""
         if self.sampled is not None:
             self.sampled.spread()

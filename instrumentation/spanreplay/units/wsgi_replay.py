@@ -10,7 +10,7 @@ from typing import Any
 
 from spanreplay.model.call import Effect
 from spanreplay.model.errors import ReplayMiss
-from spanreplay.runtime.calls.function_calls import Leaf, call_sync
+from spanreplay.runtime.calls.function_calls import FunctionCall, call_sync
 from spanreplay.runtime.lanes import Lane, inside_lane
 from spanreplay.runtime.run import Run, active_run
 from spanreplay.runtime.wire.packing import PACKED
@@ -144,7 +144,7 @@ class _Input:
 
 
 def _serve(name: str) -> Any:
-    return call_sync(lambda: Leaf(KIND, name, Effect.READ.value, {}, prints=False), _never)
+    return call_sync(lambda: FunctionCall(KIND, name, Effect.READ.value, {}, prints=False), _never)
 
 
 def _never() -> Any:

@@ -82,7 +82,7 @@ def test_span_of_a_call_is_complete(run: Run, keeper: Keeper) -> None:
     inner()
     (span,) = by_name(keeper, "inner")
     attributes = dict(span.attributes)
-    key, leaf, code, meta = (attributes.pop(n) for n in (names.KEY, names.LEAF, names.CODE, names.META))
+    key, function_call, code, meta = (attributes.pop(n) for n in (names.KEY, names.LEAF, names.CODE, names.META))
     assert list(json.loads(meta)) == ["body"]
     assert names.DIGESTS not in attributes
     assert attributes == {
@@ -101,7 +101,7 @@ def test_span_of_a_call_is_complete(run: Run, keeper: Keeper) -> None:
         names.OUTCOME: "ok",
         names.END_SEQ: 2,
     }
-    assert (len(key), len(leaf)) == (64, 64)
+    assert (len(key), len(function_call)) == (64, 64)
     assert code.startswith("tests/instrumentation/runtime/test_record.py:")
     assert span.instrumentation_scope.name == names.SCOPE
     assert span.start_time <= span.end_time

@@ -6,12 +6,12 @@ import gc
 import os
 import weakref
 
-from spanreplay.runtime.order.handovers import HandoverBook
+from spanreplay.runtime.order.lock_order import RecordingLockOrder
 
 
 def test_p8_the_book_of_a_run_is_forgotten_with_it() -> None:
     """Nobody but its run keeps it; a fork still frees the locks of those that are left."""
-    kept, dropped = HandoverBook(), HandoverBook()
+    kept, dropped = RecordingLockOrder(), RecordingLockOrder()
     kept.is_shared = True
     kept.note("stdout", "main")
     gone = weakref.ref(dropped)

@@ -1,4 +1,4 @@
-"""Leaf hashes of calls and the Merkle root of a run (RFC 6962, §2.1); pure functions."""
+"""FunctionCall hashes of calls and the Merkle root of a run (RFC 6962, §2.1); pure functions."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class EndedWorkers:
         call = self._index.at(crossing.lane.path, crossing.boundary, crossing.index)
         if call is not None and not _is_open(call):
             return
-        with gate.crew.waiting_elsewhere():
+        with gate.census.waiting_elsewhere():
             wait_for_end(lambda: gate.is_open)
         raise ReplayMiss("the worker was ended here, and is not now")
 

@@ -91,7 +91,7 @@ class Extent:
     def hold(self) -> None:
         """Stop the main thread at the end of the unit's recording, if another thread works on the unit."""
         if self.is_beside_main and threading.current_thread() is threading.main_thread():
-            with self._session.gate.crew.waiting_elsewhere():
+            with self._session.gate.census.waiting_elsewhere():
                 _never.acquire()
                 _never.acquire()
 

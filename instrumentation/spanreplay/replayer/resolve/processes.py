@@ -13,7 +13,7 @@ from spanreplay.replayer.resolve.hidden import Hidden, Withheld
 
 if TYPE_CHECKING:
     from spanreplay.replayer.resolve.shared_state import SharedState
-    from spanreplay.runtime.processes import Family
+    from spanreplay.runtime.processes import ProcessGroup
 
 
 class Parts:
@@ -22,7 +22,7 @@ class Parts:
     def __init__(self, session: SharedState) -> None:
         self._session = session
 
-    def join(self, shared: Family, *, is_worker: bool) -> None:
+    def join(self, shared: ProcessGroup, *, is_worker: bool) -> None:
         """Start afresh in a newly started process."""
         join(self._session, shared, is_worker=is_worker)
 
@@ -38,7 +38,7 @@ class Parts:
 _FLAGS: Final = ("is_stopped", "has_reached_frontier")
 
 
-def join(session: SharedState, shared: Family, *, is_worker: bool) -> None:
+def join(session: SharedState, shared: ProcessGroup, *, is_worker: bool) -> None:
     """Start afresh in a newly started process: the first process keeps its own findings."""
     session._lock = make_lock()
     session.is_forked = False

@@ -43,13 +43,13 @@ from spanreplay.replayer.resolve.sent_tokens import SentTokens
 from spanreplay.replayer.resolve.streams import count_parts
 from spanreplay.replayer.restated import find_restated
 from spanreplay.replayer.schedule.gate import read_gate
-from spanreplay.replayer.schedule.handovers import RecordedHandovers
 from spanreplay.replayer.schedule.kept_order import KeptOrder
+from spanreplay.replayer.schedule.lock_order import RecordedLockOrder
 from spanreplay.runtime.calls.bodies import BODY
 from spanreplay.runtime.calls.turns import begin
 from spanreplay.runtime.edits.apply_patch import patch_response
 from spanreplay.runtime.lanes import is_earlier
-from spanreplay.runtime.order.handovers import read_handovers
+from spanreplay.runtime.order.lock_order import read_lock_order
 from spanreplay.runtime.processes import is_of_process
 
 if TYPE_CHECKING:
@@ -106,10 +106,10 @@ class Session:
         """The differences so far; calls that were not made appear only in the verdict."""
         return self.findings.divergences
 
-    def equip(self, run: Run) -> tuple[RecordedHandovers, KeptOrder, ReplayResolver]:
+    def equip(self, run: Run) -> tuple[RecordedLockOrder, KeptOrder, ReplayResolver]:
         """The recorded order of threads where they meet and go on, and the answers of calls."""
-        handovers = RecordedHandovers(self.gate, read_handovers(self.recording.root.manifest))
-        return handovers, KeptOrder(run, self.gate, handovers), ReplayResolver(self)
+        lock_order = RecordedLockOrder(self.gate, read_lock_order(self.recording.root.manifest))
+        return lock_order, KeptOrder(run, self.gate, lock_order), ReplayResolver(self)
 
     def resolve(self, crossing: Crossing) -> None:
         """Set `crossing.served` or leave it live. Raises: ReplayMiss."""

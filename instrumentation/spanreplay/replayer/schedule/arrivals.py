@@ -7,10 +7,10 @@ import posix  # during a replay, functions of os act on the agent's files, and a
 import time
 from typing import TYPE_CHECKING, Final
 
-from spanreplay.replayer.schedule.patience import STALL_COMPUTING_MS
+from spanreplay.replayer.schedule.stall_detector import STALL_COMPUTING_MS
 
 if TYPE_CHECKING:
-    from spanreplay.runtime.processes import Family
+    from spanreplay.runtime.processes import ProcessGroup
 
 STEP_MS: Final = 5_000
 """How much CPU time, including waits for a CPU, a process must spend to count as one step further."""
@@ -20,8 +20,8 @@ _LOOK_S: Final = 0.2
 class Arrivals:
     """Counts the steps of all processes of a run that are being started, each up to a limit; not thread-safe."""
 
-    def __init__(self, family: Family) -> None:
-        self._family = family
+    def __init__(self, process_group: ProcessGroup) -> None:
+        self._process_group = process_group
         self._next = 0.0
         self._steps = 0
 
@@ -30,7 +30,7 @@ class Arrivals:
         now = time.monotonic()
         if now >= self._next:
             self._next = now + _LOOK_S
-            spent = (min(_read_spent_ms(pid), STALL_COMPUTING_MS) for pid in self._family.find_starting())
+            spent = (min(_read_spent_ms(pid), STALL_COMPUTING_MS) for pid in self._process_group.find_starting())
             self._steps = sum(ms // STEP_MS for ms in spent)
         return self._steps
 

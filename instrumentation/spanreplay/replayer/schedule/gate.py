@@ -22,10 +22,17 @@ from typing import TYPE_CHECKING, Any, Final
 from spanreplay.model.call import CallRecord, Outcome, Recording
 from spanreplay.model.errors import ReplayMiss
 from spanreplay.replayer.schedule.arrivals import Arrivals
-from spanreplay.replayer.schedule.crew import Crew
 from spanreplay.replayer.schedule.greenlets import Greenlets
 from spanreplay.replayer.schedule.pace import Steps, find_threads
-from spanreplay.replayer.schedule.patience import LOOK_MS, REACTION_MS, STALL_AWAITED_MS, STALL_MS, Patience, Reaction
+from spanreplay.replayer.schedule.stall_detector import (
+    LOOK_MS,
+    REACTION_MS,
+    STALL_AWAITED_MS,
+    STALL_MS,
+    Reaction,
+    StallDetector,
+)
+from spanreplay.replayer.schedule.thread_census import ThreadCensus
 from spanreplay.replayer.schedule.thread_waits import PENDING, cancel_rest, find_cancelled, read_waits
 from spanreplay.replayer.schedule.worker_watch import relieve
 from spanreplay.runtime.lanes import HANDED_OVER
@@ -34,7 +41,7 @@ from spanreplay.runtime.order.hubs import running_hub
 from spanreplay.runtime.order.loops import BEGUN, running_loop
 
 if TYPE_CHECKING:
-    from spanreplay.runtime.processes import Family
+    from spanreplay.runtime.processes import ProcessGroup
 
 _NO_CALL: Final = -1
 _FROM_POOL: Final = "/px:"
@@ -108,14 +115,14 @@ class OrderGate:
         self._reacting: set[int] = set()
         """Idents of the threads whose turn has come, but which still let others react first."""
         self._listeners: list[Callable[[], None]] = []
-        self.crew = Crew(self._condition, self._state_working, gate=self)
+        self.census = ThreadCensus(self._condition, self._state_working, gate=self)
         self.greenlets = Greenlets(self)
         self._moves = 0
         self._delivering = 0
         self._is_open = False
         self.is_live = False
         """Whether the run has continued past its recording; time is real from there on."""
-        self._shared: Family | None = None
+        self._shared: ProcessGroup | None = None
         self._arrivals: Arrivals | None = None
         self._got_on: tuple[tuple[int, int], float] = ((0, 0), 0.0)
         """The last progress seen and when, for event loops that wait for a process."""
@@ -133,14 +140,14 @@ class OrderGate:
         is_thread = running_loop() is None
         with self._condition:
             if is_thread and clocks:
-                self.crew.told_at = time.monotonic()
+                self.census.told_at = time.monotonic()
             for clock in clocks:
                 if clock >= 0:
                     self._gone.add(clock)
                 if self._shared is not None:
                     self._shared.mark_gone(clock)
             self._advance()
-            if self.crew.is_any_waiting:
+            if self.census.is_any_waiting:
                 self._condition.notify_all()
             listeners = list(self._listeners) if self._listeners else ()
         for listener in listeners:
@@ -246,7 +253,7 @@ class OrderGate:
             self._condition.notify_all()
 
     # ── processes ───────────────────────────────────────────────────────────────────────────────────
-    def share(self, shared: Family) -> None:
+    def share(self, shared: ProcessGroup) -> None:
         """Walk through the completions together with the other processes of the run, from now on."""
         last = self._events[-1][0] if self._events else 0
         shared.share_order(last)
@@ -258,13 +265,13 @@ class OrderGate:
             self._shared, self._arrivals = shared, Arrivals(shared)
             self._state_working()
 
-    def join(self, shared: Family, *, is_worker: bool) -> None:
+    def join(self, shared: ProcessGroup, *, is_worker: bool) -> None:
         """Start afresh in a newly started process."""
         self._pid = posix.getpid()
         self._condition, self._reacting = TurnCondition(), set()
         self._listeners = []
         self.greenlets = Greenlets(self)
-        self.crew = Crew(self._condition, self._state_working, gate=self, busy=0 if is_worker else 1)
+        self.census = ThreadCensus(self._condition, self._state_working, gate=self, busy=0 if is_worker else 1)
         self._delivering = 0
         self.share(shared)
 
@@ -288,7 +295,7 @@ class OrderGate:
 
     def _state_working(self) -> None:
         if self._shared is not None:
-            self._shared.state_working(self.crew.working)
+            self._shared.state_working(self.census.working)
 
     @property
     def _look_ms(self) -> float:
@@ -313,10 +320,10 @@ class OrderGate:
         if (hub := running_hub()) is not None:
             self.greenlets.wait_turn(hub, clock)
             return
-        self.crew.join()
-        if self.crew.size <= 1 and self._shared is None:
+        self.census.join()
+        if self.census.size <= 1 and self._shared is None:
             return
-        with self._condition, self.crew.waiting():
+        with self._condition, self.census.waiting():
             try:
                 self._block(clock, min(others_s, REACTION_MS / 1000))
             finally:
@@ -364,7 +371,7 @@ class OrderGate:
                     continue
                 raise self.on_stall()
 
-    def _look_at_processes(self, shared: Family) -> None:
+    def _look_at_processes(self, shared: ProcessGroup) -> None:
         """Detect waits that can't end: for a process that has ended, or a pool whose workers end before they begin."""
         shared.forget_ended()
         if shared.has_missed and self.stalled is None:
@@ -384,7 +391,7 @@ class OrderGate:
             if thread in self._shut:
                 cancel_rest(future)
         is_begun = begin()
-        if self.crew.is_any_waiting:
+        if self.census.is_any_waiting:
             self.move(nothing)  # another thread may wait for it to begin
         return is_begun
 
@@ -393,7 +400,7 @@ class OrderGate:
         self.move(lambda: self._shut.update(threads))
 
     def _block(self, clock: int, others_s: float) -> None:
-        patience = Patience((self._head, self._arrived), self._look_ms)
+        stall_detector = StallDetector((self._head, self._arrived), self._look_ms)
         reaction: Reaction | None = None
         while True:
             if self._is_turn(clock):
@@ -401,18 +408,18 @@ class OrderGate:
                 if self.working_threads <= 0:
                     return
                 self._reacting.add(threading.get_ident())
-                is_quick = self._shared is None and self.crew.asleep == 0
+                is_quick = self._shared is None and self.census.asleep == 0
                 reaction = reaction or Reaction(others_s, is_quick=is_quick)
-                if reaction.is_over(self.crew.idle):
+                if reaction.is_over(self.census.idle):
                     return
                 self._pause(min(others_s, reaction.look_s))
                 continue
             reaction = None
             self._reacting.discard(threading.get_ident())
             self._pause(LOOK_MS / 1000)
-            is_busy, waiting = self.working_threads > 0, self.crew.idle
+            is_busy, waiting = self.working_threads > 0, self.census.idle
             state, is_awaited = (self._head, self._arrived), self._is_awaited or self.is_turn_taken
-            if patience.is_over(state, is_busy=is_busy, is_awaited=is_awaited, waiting=waiting):
+            if stall_detector.is_over(state, is_busy=is_busy, is_awaited=is_awaited, waiting=waiting):
                 self.skip_before(clock)
 
     def wait_until(self, is_free: Callable[[], bool], *, may_be_long: bool = False) -> bool:
@@ -422,15 +429,15 @@ class OrderGate:
         """
         if (hub := running_hub()) is not None:
             return self.greenlets.wait_until(hub, is_free)
-        self.crew.join()
+        self.census.join()
         with self._condition:
             if is_free():
                 return True
-            with self.crew.waiting():
+            with self.census.waiting():
                 return self._wait_until(is_free, may_be_long=may_be_long)
 
     def _wait_until(self, is_free: Callable[[], bool], *, may_be_long: bool) -> bool:
-        patience = Patience((self._head, self._moves, self._arrived), self._look_ms)
+        stall_detector = StallDetector((self._head, self._moves, self._arrived), self._look_ms)
         self._condition.notify_all()  # one fewer thread is at work
         while not self._is_open:
             self._pause(LOOK_MS / 1000)
@@ -438,7 +445,7 @@ class OrderGate:
                 return True
             state, is_busy = (self._head, self._moves, self._arrived), self.working_threads > 0
             is_awaited = self._is_awaited or (may_be_long and is_busy)
-            if patience.is_over(state, is_busy=is_busy, is_awaited=is_awaited, waiting=self.crew.idle):
+            if stall_detector.is_over(state, is_busy=is_busy, is_awaited=is_awaited, waiting=self.census.idle):
                 return False
         return False
 
@@ -458,8 +465,8 @@ class OrderGate:
         """Count a thread's result as on its way to a loop; call `delivered` there."""
         with self._condition:
             self._delivering += 1
-            self.crew.told_at = time.monotonic()
-        self.crew.ended()
+            self.census.told_at = time.monotonic()
+        self.census.ended()
 
     def delivered(self) -> None:
         """The loop has received the result, or nothing waits for it any more."""
@@ -470,7 +477,7 @@ class OrderGate:
     def working_threads(self) -> int:
         """The number of threads at work and not waiting here, including the calling one."""
         others = 0 if self._shared is None else self._shared.count_others_working()
-        return self.crew.working + others
+        return self.census.working + others
 
     # ── event loops ─────────────────────────────────────────────────────────────────────────────────
     def add_listener(self, wake: Callable[[], None]) -> None:

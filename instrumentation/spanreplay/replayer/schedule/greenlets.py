@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from spanreplay.replayer.schedule.patience import LOOK_MS, Patience
+from spanreplay.replayer.schedule.stall_detector import LOOK_MS, StallDetector
 from spanreplay.runtime.order.hubs import call_hub
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class HubTurns:
         self._is_soon = False
         self._look = hub.loop.timer(LOOK_MS / 1000, LOOK_MS / 1000)
         self._is_looking = False
-        self._patience: Patience | None = None
+        self._stall_detector: StallDetector | None = None
         self._moves = 0
         gate.add_listener(self._wake)
 
@@ -109,13 +109,13 @@ class HubTurns:
             self._soon.start(self._go_on)
         if not self._is_looking:
             self._is_looking = True
-            self._look.start(self._lose_patience)
+            self._look.start(self._report_stall)
 
     def _disarm(self) -> None:
         self._is_soon = self._is_looking = False
         self._soon.stop()
         self._look.stop()
-        self._patience = None
+        self._stall_detector = None
 
     def _next(self) -> tuple[int, Waiting] | None:
         free = ((each.clock, number) for number, each in self._waiting.items() if each.is_free())
@@ -139,15 +139,17 @@ class HubTurns:
             self._disarm()
         waiting.act()
 
-    def _lose_patience(self) -> None:
+    def _report_stall(self) -> None:
         gate = self._gate
         state = (gate.head, self._moves)
-        if self._patience is None:
-            self._patience = Patience(state)
-        is_busy = gate.crew.working > 1
-        if not self._patience.is_over(state, is_busy=is_busy, is_awaited=self._throws > 0, waiting=gate.crew.idle):
+        if self._stall_detector is None:
+            self._stall_detector = StallDetector(state)
+        is_busy = gate.census.working > 1
+        if not self._stall_detector.is_over(
+            state, is_busy=is_busy, is_awaited=self._throws > 0, waiting=gate.census.idle
+        ):
             return
-        self._patience = None
+        self._stall_detector = None
         found = min(((each.clock, number) for number, each in self._waiting.items()), default=None)
         if found is not None and found[0] < REST:
             gate.skip_before(found[0])
@@ -179,7 +181,7 @@ class Greenlets:
     def wait_turn(self, hub: Any, clock: int) -> None:
         """Yield to the hub until it is the turn of a completion: at least once, as every call does."""
         gate = self._gate
-        with gate.crew.waiting_elsewhere():
+        with gate.census.waiting_elsewhere():
             self.of(hub).wait(clock, lambda: gate.is_turn(clock))
 
     def wait_until(self, hub: Any, is_free: Callable[[], bool]) -> bool:

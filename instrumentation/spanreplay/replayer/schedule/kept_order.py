@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from spanreplay.replayer.schedule import borrowed_threads, thread_waits
 from spanreplay.runtime.lanes import Lane
-from spanreplay.runtime.order.handovers import Handovers, note_taken
+from spanreplay.runtime.order.lock_order import LockOrder, note_taken
 from spanreplay.runtime.order.loops import BEGUN, clock_of, clock_of_running_loop
 from spanreplay.runtime.order.order import Order
 from spanreplay.runtime.order.run_order import Deadline
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 class KeptOrder:
     """Keeps the recorded ends of one replay; see `RunOrder`."""
 
-    def __init__(self, run: Run, gate: Order, handovers: Handovers) -> None:
+    def __init__(self, run: Run, gate: Order, lock_order: LockOrder) -> None:
         self._run = run
         self._gate = gate
-        self._handovers = handovers
+        self._lock_order = lock_order
 
     # ── lanes ───────────────────────────────────────────────────────────────────────────────────────
     def begin(self, name: str) -> None:
@@ -83,7 +83,7 @@ class KeptOrder:
 
     def ask_loop(self, ask: Callable[[Any], Any], function: Any, *, is_async: bool) -> Any:
         """Ask; the loop says when it is done that the thread is about to go on."""
-        with self._gate.crew.waiting_elsewhere() as end:
+        with self._gate.census.waiting_elsewhere() as end:
             return ask(thread_waits.ending_with(end, function, is_async=is_async))
 
     # ── threads that event loops' libraries use again ───────────────────────────────────────────────
@@ -138,11 +138,11 @@ class KeptOrder:
             return bool(lock.acquire(True, seconds))
 
         def wait() -> None:
-            self._handovers.wait(place, lane.path)
+            self._lock_order.wait(place, lane.path)
 
         if not thread_waits.attempt_as_recorded(attempt, self._gate, name_attempt(lane), wait, max(timeout, 0)):
             return False
-        note_taken(self._handovers, place, lane.path, lock)
+        note_taken(self._lock_order, place, lane.path, lock)
         return True
 
     def meet(self, name: str, meet: Callable[[float | None], bool], limit: float | None) -> bool:
@@ -164,9 +164,9 @@ class KeptOrder:
 
     def wait_elsewhere(self, wait: Callable[[], Any], look: Callable[[float], bool] | None = None) -> Any:
         """Wait; with `look`, only while something may still arrive, if the process could not end otherwise."""
-        family = self._run.family
-        may_hang = family is not None and not family.is_worker and not threading.current_thread().daemon
-        with self._gate.crew.waiting_elsewhere():
+        process_group = self._run.process_group
+        may_hang = process_group is not None and not process_group.is_worker and not threading.current_thread().daemon
+        with self._gate.census.waiting_elsewhere():
             if look is not None and may_hang:
                 self._gate.wait_long(look)
             return wait()
@@ -174,20 +174,20 @@ class KeptOrder:
     @contextmanager
     def starting(self, number: int, process: Any) -> Iterator[None]:
         """Make stall detectors wait for the calls of a process that is being started."""
-        family = self._run.share()
-        family.children.append((number, process))
-        family.state_starting(number, True)
+        process_group = self._run.share()
+        process_group.children.append((number, process))
+        process_group.state_starting(number, True)
         try:
             yield
         except BaseException:
-            family.state_starting(number, False)
+            process_group.state_starting(number, False)
             raise
-        family.state_pid(number, process.pid or 0)
+        process_group.state_pid(number, process.pid or 0)
 
     def see_end(self, number: int) -> None:
         """Stop waiting for the calls of a process."""
-        if self._run.family is not None:
-            self._run.family.state_starting(number, False)
+        if self._run.process_group is not None:
+            self._run.process_group.state_starting(number, False)
 
     def await_seen(self, is_so: Callable[[], bool]) -> None:
         """Wait until a condition holds in this replay."""

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from spanreplay.replayer.schedule.patience import STALL_MS
+from spanreplay.replayer.schedule.stall_detector import STALL_MS
 from spanreplay.runtime.lanes import current_lane, has_lane
 from spanreplay.runtime.run import active_run
 
@@ -55,7 +55,7 @@ class LongSleeps:
         if last_ns + self._slept_s[lane] * _NS <= self._ended_ns:
             return
         until, quiet_s = time.monotonic() + seconds + _MORE_S, 0.0
-        with gate.crew.waiting_elsewhere():
+        with gate.census.waiting_elsewhere():
             while not gate.is_open and time.monotonic() < until and quiet_s < STALL_MS / 1000:
                 _sleep(_LOOK_S)
                 quiet_s = quiet_s + _LOOK_S if gate.working_threads <= 0 else 0.0

@@ -74,7 +74,7 @@ def send_in_turn(gate: Order, lane: str, wrapped: Any, args: Any, kwargs: Any) -
         wrapped(*args, **kwargs)
 
     _sender.add(send)
-    gate.crew.ended()
+    gate.census.ended()
 
 
 class InTurn:

@@ -17,7 +17,7 @@ from collections import deque
 from typing import Any
 
 from spanreplay.replayer.schedule.pace import thread_of
-from spanreplay.replayer.schedule.patience import LOOK_MS, Patience
+from spanreplay.replayer.schedule.stall_detector import LOOK_MS, StallDetector
 from spanreplay.replayer.schedule.virtual_time import POLLS_MAX, TURN_S, UNFIRED_MAX, Due, LoopClock
 from spanreplay.runtime.calls.turns import complete
 from spanreplay.runtime.lanes import current_lane
@@ -60,7 +60,7 @@ class StepClock(LoopClock):
         self._waiting: list[Due] = []
         self._handed: deque[Due] = deque()
         self._has_arrived = threading.Event()
-        self._patience: Patience | None = None
+        self._stall_detector: StallDetector | None = None
         self.is_attached = self.is_attached_as_running = False
         """Whether the loop runs, and whether being set as the running loop is the only sign of that."""
         self._thread = ""
@@ -249,15 +249,18 @@ class StepClock(LoopClock):
             return True
         gate = self._gate
         if clock not in gate.handed_over and gate.working_threads <= 1 and not gate.comes_from_elsewhere(self._thread):
-            self._patience = None
+            self._stall_detector = None
             return False
-        if self._patience is None:
-            self._patience = Patience((clock, gate.head))
+        if self._stall_detector is None:
+            self._stall_detector = StallDetector((clock, gate.head))
         with unwatched():
             self._has_arrived.wait(LOOK_MS / 1000)
         self._has_arrived.clear()
-        if self._patience.is_over((clock, gate.head), is_busy=gate.working_threads > 1, waiting=gate.crew.idle):
-            self._first, self._patience = -1, None  # the program no longer follows the recording: continue without it
+        if self._stall_detector.is_over((clock, gate.head), is_busy=gate.working_threads > 1, waiting=gate.census.idle):
+            self._first, self._stall_detector = (
+                -1,
+                None,
+            )  # the program no longer follows the recording
             return False
         return True
 

@@ -163,7 +163,7 @@ def attempt_as_recorded(
         gate.complete(clock)
         return False
     wait()
-    with gate.crew.waiting_elsewhere():
+    with gate.census.waiting_elsewhere():
         return attempt(_longer(timeout))
 
 
@@ -224,7 +224,7 @@ def sleep_as_recorded(wrapped: Any, gate: Order, name: str, args: Any) -> Any:
     if clock < 0 and running_loop() is not None:
         return wrapped(*args)
     if clock < 0:
-        with gate.crew.waiting_elsewhere():
+        with gate.census.waiting_elsewhere():
             return wrapped(*args)
 
     def sleep() -> None:

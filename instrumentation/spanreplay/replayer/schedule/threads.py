@@ -56,7 +56,7 @@ class _Waiting:
         """
         waiter, is_told = _thread.allocate_lock(), False
         waiter.acquire()
-        with self._gate.crew.waiting_elsewhere() as end:
+        with self._gate.census.waiting_elsewhere() as end:
             self._told[waiter] = end
             condition._waiters.append(waiter)
             saved = condition._release_save()
@@ -87,7 +87,7 @@ class _Waiting:
 
     def join(self, wrapped: Any, thread: threading.Thread, timeout: float | None) -> None:
         """`Thread.join` of a thread that was started."""
-        with self._gate.crew.waiting_elsewhere() as end:
+        with self._gate.census.waiting_elsewhere() as end:
             ends = self._joined.setdefault(thread, [])
             ends.append(end)
             try:
@@ -119,7 +119,7 @@ class _Pools:
             calls = self._calls.setdefault(pool, Counter())
             calls[worker] += 1
             if calls[worker] <= _limit(pool, worker):
-                self._gate.crew.started()
+                self._gate.census.started()
 
     def ended(self, pool: Any, worker: int | None = None) -> None:
         """A call is over, or never began; its thread takes the next one."""
@@ -128,7 +128,7 @@ class _Pools:
             worker = worker if worker in calls else None
             calls[worker] -= 1
             if calls[worker] < _limit(pool, worker):
-                self._gate.crew.ended()
+                self._gate.census.ended()
 
     def assign(self, pool: Any, future: Any) -> Callable[[], None]:
         """Count a call against the only worker that may take it instead of the pool; return a callback that ends it."""
@@ -155,9 +155,9 @@ class _Pools:
             counted_before = sum(min(calls, _limit(pool, worker)) for worker, calls in before.items())
             counted_now = min(total, _limit(pool, None))
             for _ in range(counted_before, counted_now):
-                self._gate.crew.started()
+                self._gate.census.started()
             for _ in range(counted_now, counted_before):
-                self._gate.crew.ended()
+                self._gate.census.ended()
 
 
 def _limit(pool: Any, worker: int | None) -> int:
@@ -234,16 +234,16 @@ def install(gate: Order, patches: Patches, sleeps: LongSleeps | None = None) -> 
         def end() -> None:
             waiting.ended(thread)
             if counted.gate is gate:
-                gate.crew.ended()
+                gate.census.ended()
 
         begin = functools.partial(_count, gate if is_counted else None, gate)
         if not is_counted:
             return _start_within(thread, wrapped, begin, end)
-        gate.crew.started()
+        gate.census.started()
         try:
             return _start_within(thread, wrapped, begin, end)
         except BaseException:
-            gate.crew.ended()
+            gate.census.ended()
             raise
 
     pool_workers.install(patches)
@@ -258,7 +258,7 @@ def _install_waits(gate: Order, waiting: _Waiting, patches: Patches, sleeps: Lon
         if gate.is_live or not isinstance(seconds, (int, float)) or seconds < 0:
             return wrapped(*args, **kwargs)  # a bad argument: the original raises
         sleeps.hold(gate, seconds)
-        with gate.crew.sleeping():
+        with gate.census.sleeping():
             return sleep_with_alarm(seconds, lambda: wrapped(min(seconds * SLEEP_FACTOR, SLEEP_S_MAX)))
 
     def wait(wrapped: Any, condition: Any, args: Any, kwargs: Any) -> Any:
@@ -274,7 +274,7 @@ def _install_waits(gate: Order, waiting: _Waiting, patches: Patches, sleeps: Lon
     def select(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         if running_loop() is not None:
             return wrapped(*args, **kwargs)
-        with gate.crew.waiting_elsewhere():
+        with gate.census.waiting_elsewhere():
             return wrapped(*args, **kwargs)
 
     for name in ("PollSelector", "SelectSelector"):  # of servers in threads; event loops have their own

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from spanreplay.replayer.schedule.gate import hang_ms
-from spanreplay.replayer.schedule.patience import STALL_BUSY_MS, STALL_MS, Reaction
+from spanreplay.replayer.schedule.stall_detector import STALL_BUSY_MS, STALL_MS, Reaction
 from spanreplay.replayer.schedule.worker_watch import relieve
 from spanreplay.runtime.order.order import Order
 
@@ -153,7 +153,7 @@ class LoopClock(abc.ABC):
     def _select_idle(self, timeout: float | None) -> Any:
         """Release the next event while the loop is idle; `timeout` is the time until its own next timer."""
         timer = None if timeout is None else self._time() + timeout
-        with self._gate.crew.polling():
+        with self._gate.census.polling():
             while True:
                 events = self._look(0)
                 if events:
@@ -185,10 +185,10 @@ class LoopClock(abc.ABC):
         """Whether other threads may still be reacting to what they were told last."""
         if not self._gate.is_thread_awaited:
             return False
-        told_at = self._gate.crew.told_at
+        told_at = self._gate.census.told_at
         if self._reaction is None or self._reaction.since != told_at:
             self._reaction = Reaction(since=told_at)
-        return not self._reaction.is_over(self._gate.crew.idle)
+        return not self._reaction.is_over(self._gate.census.idle)
 
     def _select_live(self, timeout: float | None) -> Any:
         """Switch to real time: waiting completions continue, and timers set earlier fire when they are due."""
@@ -213,7 +213,7 @@ class LoopClock(abc.ABC):
 
     def _idle(self, head: Due | None, timer: float | None) -> float | None:
         # Nothing here can continue by itself: let other threads and real sockets move first
-        is_any_waiting = timer is not None and self._gate.crew.is_any_waiting
+        is_any_waiting = timer is not None and self._gate.census.is_any_waiting
         others = self._gate.working_threads > 1 or is_any_waiting or len(self._loop._selector.get_map()) > 1
         now, moved = float(self._real_time()), self._gate.head
         if self._idle_since < 0 or moved != self._idle_head:
@@ -241,11 +241,11 @@ class LoopClock(abc.ABC):
 
         They make progress if one of their calls has ended or begun, or if they compute.
         """
-        moved = (self._gate.head, self._gate.crew.told_at)
+        moved = (self._gate.head, self._gate.census.told_at)
         if self._others is None or self._others_since != self._idle_since or moved != self._moved:
             self._moved, self._others_since = moved, self._idle_since
             self._others = Reaction(STALL_MS / 1000, now, is_patient=True)
-        return not self._others.is_over(self._gate.crew.idle)
+        return not self._others.is_over(self._gate.census.idle)
 
     def _wait_for_nothing(self) -> float | None:
         """Wait for another thread or a socket: without a timer or a call, only they can make the program continue."""
@@ -273,7 +273,7 @@ class LoopClock(abc.ABC):
     def _poll(self, seconds: float) -> Any:
         """Let real time pass for a moment: something outside may need it."""
         self._now_s += seconds
-        with self._gate.crew.waiting_elsewhere():
+        with self._gate.census.waiting_elsewhere():
             return self._look(seconds)
 
     def reach(self, moment: float) -> None:

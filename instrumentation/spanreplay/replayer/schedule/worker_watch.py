@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from spanreplay.model.own_threads import unnumbered_threads
-from spanreplay.replayer.schedule.patience import Patience
+from spanreplay.replayer.schedule.stall_detector import StallDetector
 from spanreplay.runtime.order.counted import SERVICE
 from spanreplay.runtime.order.order import Order
 from spanreplay.runtime.order.wait_ends import unwatched
@@ -33,23 +33,23 @@ class _Waits:
 
     def __init__(self, gate: Order) -> None:
         self.gate = gate
-        self._patience: Patience | None = None
+        self._stall_detector: StallDetector | None = None
         self._state: object = None
         self._since = 0.0
 
     def is_in_vain(self, *moved: int) -> bool:
         """Whether jobs have waited too long while neither the replay nor the values `moved` changed."""
         state, now = (self.gate.head, *moved), time.monotonic()
-        if self._patience is None or state != self._state:
-            self._patience, self._state, self._since = Patience(None, LOOK_MS), state, now
+        if self._stall_detector is None or state != self._state:
+            self._stall_detector, self._state, self._since = StallDetector(None, LOOK_MS), state, now
             return False
         is_others = self.gate.working_threads > 0
-        is_over = self._patience.is_over(None, is_busy=True, is_awaited=is_others, waiting=self.gate.crew.idle)
+        is_over = self._stall_detector.is_over(None, is_busy=True, is_awaited=is_others, waiting=self.gate.census.idle)
         return is_over or (now - self._since) * 1000 >= VAIN_MS
 
     def forget(self) -> None:
         """Record that no job waits."""
-        self._patience = None
+        self._stall_detector = None
 
 
 class WatchedCall:

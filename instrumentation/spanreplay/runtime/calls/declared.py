@@ -61,7 +61,7 @@ class _Machinery:
         from spanreplay.runtime.calls import generators as items
 
         vars(self).update(
-            Leaf=function_calls.Leaf,
+            FunctionCall=function_calls.FunctionCall,
             no_meta=function_calls.NO_META,
             call_arguments=codec.call_arguments,
             call_sync=function_calls.call_sync,
@@ -93,7 +93,7 @@ def _wrap(function: F, kind: str, name: str, effect: str) -> F:
         def call(changed: dict[str, Any]) -> Any:
             return _call_with(function, signature, {**implicit, **changed})
 
-        return _machinery.Leaf(kind, shown, effect, arguments, "", _machinery.no_meta, function, True, call)
+        return _machinery.FunctionCall(kind, shown, effect, arguments, "", _machinery.no_meta, function, True, call)
 
     return wrap_function(function, describe)
 
@@ -106,7 +106,7 @@ def _find_positional(signature: inspect.Signature) -> tuple[str, ...] | None:
 
 
 def wrap_function(function: F, describe: Callable[[tuple[Any, ...], dict[str, Any]], Any]) -> F:
-    """A function of any sort as a boundary; `describe` makes a Leaf of the arguments of a call.
+    """A function of any sort as a boundary; `describe` makes a `FunctionCall` of the arguments of a call.
 
     The sort is that of the function below what `functools.wraps` put around it.
     """

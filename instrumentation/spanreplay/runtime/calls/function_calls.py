@@ -39,7 +39,7 @@ _KEYSPECS = {keyspec.partition("/")[0]: keyspec for keyspec in LEAF_KEYSPECS}
 NO_META: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
-class Leaf(NamedTuple):
+class FunctionCall(NamedTuple):
     """A Python call about to happen; `arguments` by parameter name."""
 
     kind: str
@@ -58,72 +58,82 @@ class Leaf(NamedTuple):
     """Further members of the request, as JSON values: no part of the key, and compared by `replay.beside`."""
 
 
-def with_call(leaf: Leaf, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Leaf:
+def with_call(
+    function_call: FunctionCall, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> FunctionCall:
     """The leaf with a way to call `function` with other arguments, where they are the function's own.
 
     Arguments that a framework made of something else (a JSON text, a context) can't be changed on their way.
     """
-    if leaf.call is not None:
-        return leaf
-    own = leaf.arguments
-    is_own = all(value is kwargs.get(name, leaf) for name, value in own.items() if name != "*")
+    if function_call.call is not None:
+        return function_call
+    own = function_call.arguments
+    is_own = all(value is kwargs.get(name, function_call) for name, value in own.items() if name != "*")
     if not is_own or (args and list(own.get("*", ())) != list(args)):
-        return leaf
+        return function_call
 
     def call(changed: dict[str, Any]) -> Any:
         others = {name: value for name, value in kwargs.items() if name not in own}
         named = {name: value for name, value in changed.items() if name != "*"}
         return function(*changed.get("*", ()), **others, **named)
 
-    return leaf._replace(call=call)
+    return function_call._replace(call=call)
 
 
-def describe_leaf(run: Run, describe: Callable[[], Leaf]) -> Spec:
+def describe_function_call(run: Run, describe: Callable[[], FunctionCall]) -> Spec:
     """The call that `describe` gives, redacted, with its key's fields."""
-    leaf = describe()
-    arguments = leaf.arguments
+    function_call = describe()
+    arguments = function_call.arguments
     hole = ""
     text = run.redactor.write_clean(arguments)
     if text:
-        spec = _make_spec(leaf, text, None, {}, "", run)
+        spec = _make_spec(function_call, text, None, {}, "", run)
     else:
         try:
             encoded = codec.encode(arguments if type(arguments) is dict else dict(arguments))
         except Unserializable as exc:
             hole, encoded = f"request {exc}", {"$unserializable": exc.path}
-        spec = _describe(run, leaf, encoded, {}, hole)
+        spec = _describe(run, function_call, encoded, {}, hole)
     if run.resolver.may_amend and not hole:
-        spec.amend = partial(_amend, run, leaf, text or encoded)
+        spec.amend = partial(_amend, run, function_call, text or encoded)
     return spec
 
 
-def _amend(run: Run, leaf: Leaf, encoded: dict[str, Any] | str, patches: Any) -> Spec:
+def _amend(run: Run, function_call: FunctionCall, encoded: dict[str, Any] | str, patches: Any) -> Spec:
     """The call with a plan's patches applied to its arguments, or their text. Raises: ConfigError."""
     from spanreplay.runtime.edits.apply_patch import patch_arguments
 
     changed = patch_arguments(load(encoded) if isinstance(encoded, str) else encoded, patches)
-    spec = _describe(run, leaf, changed, {}, "")
+    spec = _describe(run, function_call, changed, {}, "")
 
     def live() -> Any:
-        if leaf.call is not None:
-            return leaf.call({name: codec.decode(value) for name, value in changed.items()})
-        message = f"the arguments of {leaf.kind}:{leaf.name} can't be changed on their way: set its response"
+        if function_call.call is not None:
+            return function_call.call({name: codec.decode(value) for name, value in changed.items()})
+        boundary = f"{function_call.kind}:{function_call.name}"
+        message = f"the arguments of {boundary} can't be changed on their way: set its response"
         raise run.resolver.broken(message)
 
     spec.live = live
     return spec
 
 
-def _describe(run: Run, leaf: Leaf, encoded: dict[str, Any], counts: dict[str, int], hole: str) -> Spec:
+def _describe(
+    run: Run, function_call: FunctionCall, encoded: dict[str, Any], counts: dict[str, int], hole: str
+) -> Spec:
     redacted = run.redactor.value(encoded, counts)
-    fields = leaf_key_fields(_KEYSPECS.get(leaf.kind, _TOOL_KEYSPEC), leaf.name, redacted)
-    return _make_spec(leaf, dump(redacted), fields, counts, hole, run)
+    fields = leaf_key_fields(_KEYSPECS.get(function_call.kind, _TOOL_KEYSPEC), function_call.name, redacted)
+    return _make_spec(function_call, dump(redacted), fields, counts, hole, run)
 
 
 def _make_spec(
-    leaf: Leaf, arguments: str, fields: Mapping[str, Any] | None, counts: dict[str, int], hole: str, run: Run
+    function_call: FunctionCall,
+    arguments: str,
+    fields: Mapping[str, Any] | None,
+    counts: dict[str, int],
+    hole: str,
+    run: Run,
 ) -> Spec:
-    kind, name, effect, _, call_id, meta, body, prints, _, beside = leaf
+    kind, name, effect, _, call_id, meta, body, prints, _, beside = function_call
     keyspec = _KEYSPECS.get(kind, _TOOL_KEYSPEC)
     rest = f",{dump(run.redactor.value(dict(beside), counts))[1:-1]}" if beside else ""
     request = f'{{"arguments":{arguments}{rest}}}'
@@ -220,7 +230,7 @@ def decode_error(crossing: Crossing, encoded: Any) -> BaseException:
         raise crossing.answers.broken(message) from exc
 
 
-def begin_leaf(describe: Callable[[], Leaf]) -> Crossing | None:
+def begin_function_call(describe: Callable[[], FunctionCall]) -> Crossing | None:
     """Open a call; None when nothing is recorded here. Raises: ReplayMiss.
 
     Where instrumentation is suppressed nothing is recorded, but a body must not run live in a replay either.
@@ -229,22 +239,22 @@ def begin_leaf(describe: Callable[[], Leaf]) -> Crossing | None:
     if run is None:
         return None
     if not is_suppressed():
-        return begin_in(run, describe_leaf, describe)
+        return begin_in(run, describe_function_call, describe)
     message = f"a call was made at {ids.find_caller(2)} where instrumentation is suppressed"
     run.resolver.leave_out(f"{message}: it is not in this run", f"{message}: it was not recorded")
     return None
 
 
-def call_sync(describe: Callable[[], Leaf], live: Callable[[], T]) -> T:
+def call_sync(describe: Callable[[], FunctionCall], live: Callable[[], T]) -> T:
     """Run or serve a plain call."""
-    crossing = begin_leaf(describe)
+    crossing = begin_function_call(describe)
     return live() if crossing is None else finish_sync(crossing, live)
 
 
 def finish_sync(crossing: Crossing, live: Callable[[], T]) -> T:
     """Run or serve a plain call that has been opened."""
     error, value = _serve(crossing) if crossing.served is not None else _run(crossing, live)
-    if crossing.run.handovers.is_shared:
+    if crossing.run.lock_order.is_shared:
         note_return(crossing.run)
     if error is None:
         result: T = value
@@ -288,9 +298,9 @@ def _run(crossing: Crossing, live: Callable[[], Any]) -> tuple[BaseException | N
     return None, result
 
 
-async def call_async(describe: Callable[[], Leaf], live: Callable[[], Awaitable[T]]) -> T:
+async def call_async(describe: Callable[[], FunctionCall], live: Callable[[], Awaitable[T]]) -> T:
     """Run or serve a coroutine call."""
-    crossing = begin_leaf(describe)
+    crossing = begin_function_call(describe)
     if crossing is None:
         return await live()
     error, value = await (_serve_async(crossing) if crossing.served is not None else _run_async(crossing, live))

@@ -15,7 +15,13 @@ from spanreplay.model.errors import ReplayMiss, Unserializable
 from spanreplay.model.json_text import dump
 from spanreplay.runtime.calls import printed
 from spanreplay.runtime.calls.cancel import await_cancellation, is_cancellation
-from spanreplay.runtime.calls.function_calls import Leaf, begin_leaf, decode_error, decode_value, load_response
+from spanreplay.runtime.calls.function_calls import (
+    FunctionCall,
+    begin_function_call,
+    decode_error,
+    decode_value,
+    load_response,
+)
 from spanreplay.runtime.calls.open_call import Crossing
 from spanreplay.runtime.calls.turns import await_item, await_turn, end_stream, wait_item, wait_turn
 from spanreplay.runtime.context_variables import call_in_own_context, is_collecting
@@ -174,10 +180,10 @@ class _Served:
 
 
 def call_generator(
-    describe: Callable[[], Leaf], live: Callable[[], Generator[Any, Any, Any]]
+    describe: Callable[[], FunctionCall], live: Callable[[], Generator[Any, Any, Any]]
 ) -> Generator[Any, Any, Any]:
     """Run or serve a generator; `send`, `throw` and `close` reach the live body."""
-    crossing = begin_leaf(describe)
+    crossing = begin_function_call(describe)
     if crossing is None:
         return (yield from live())
     if crossing.served is not None:
@@ -330,9 +336,9 @@ class _ServedAsync:
         end_stream(self._crossing)
 
 
-def open_async_generator(describe: Callable[[], Leaf], live: Callable[[], AsyncGenerator[Any, Any]]) -> Any:
+def open_async_generator(describe: Callable[[], FunctionCall], live: Callable[[], AsyncGenerator[Any, Any]]) -> Any:
     """An async generator to run or serve: something with `asend`, `athrow` and `aclose`."""
-    crossing = begin_leaf(describe)
+    crossing = begin_function_call(describe)
     if crossing is None:
         return live()
     if crossing.served is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from spanreplay.model import config
-from spanreplay.runtime.order.handovers import STDOUT
+from spanreplay.runtime.order.lock_order import STDOUT
 
 if TYPE_CHECKING:
     from spanreplay.redact import RunRedactor
@@ -91,7 +91,7 @@ class Printed:
             crossing.spec.hole = crossing.spec.hole or f"more than {config.PRINTED_CHARACTERS_MAX} characters printed"
             return
         at, before = crossing.spec.part, self._run
-        self._run = crossing.run.handovers.count_runs(STDOUT)
+        self._run = crossing.run.lock_order.count_runs(STDOUT)
         is_new = not self.rows or self._run != before or is_replaced != (len(self.rows[-1]) > REPLACED_MEMBERS)
         if crossing.opened_in >= 0:  # a coroutine: each row is a part of its own
             is_new = is_new or not crossing.run.is_now(crossing.clocks[-1])

@@ -10,9 +10,9 @@ from spanreplay.model.own_threads import make_lock
 
 class _Counted(threading.local):
     gate: object | None = None
-    """The gate whose `Crew.started` announced what the calling thread does. A thread may outlive its replay."""
+    """The gate whose `ThreadCensus.started` announced what the calling thread does. A thread may outlive its replay."""
     joins: object | None = None
-    """The gate that will be told when the thread ends, and by whose crew it may so be counted from now on."""
+    """The gate that will be told when the thread ends, and whose census may count it from now on."""
 
 
 counted: Final = _Counted()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from spanreplay.model import guard
 from spanreplay.model.levels import Level
 from spanreplay.runtime.lanes import Lane
-from spanreplay.runtime.order.handovers import Handovers, note_taken
+from spanreplay.runtime.order.lock_order import LockOrder, note_taken
 from spanreplay.runtime.order.loops import BEGUN, LoopBook
 from spanreplay.runtime.order.noted_timers import HandedOver, NotedTimer
 from spanreplay.runtime.order.run_order import Deadline
@@ -29,7 +29,7 @@ class Clocked(Protocol):
     """A run, as far as the ends in it are concerned."""
 
     loops: LoopBook | None
-    handovers: Handovers
+    lock_order: LockOrder
     waits: dict[str, list[str]]
     is_ended: bool
     level: Level
@@ -180,7 +180,7 @@ class NotedOrder:
             if not run.is_ended:
                 guard.guarded("the end of an attempt", run.end_timer, name, True)
             return False
-        note_taken(run.handovers, place, lane.path, lock)
+        note_taken(run.lock_order, place, lane.path, lock)
         return True
 
     def meet(self, name: str, meet: Callable[[float | None], bool], limit: float | None) -> bool:
@@ -202,7 +202,7 @@ class NotedOrder:
         return wait()
 
     def starting(self, number: int, process: Any) -> AbstractContextManager[None]:
-        """A block in which nothing is noted: the ticket says it."""
+        """A block in which nothing is noted: the join token says it."""
         return nullcontext()
 
     def see_end(self, number: int) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from spanreplay.runtime.order.run_order import Deadline
-    from spanreplay.runtime.processes import Family
+    from spanreplay.runtime.processes import ProcessGroup
 
 
 class Steps(Protocol):
@@ -70,7 +70,7 @@ class LoopClock(Protocol):
         """Have the loop call something between the same two steps again; thread-safe."""
 
 
-class Crew(Protocol):
+class ThreadCensus(Protocol):
     """The threads of a replay that work for the agent."""
 
     told_at: float
@@ -168,10 +168,10 @@ class Order(Protocol):
     def skip_before(self, clock: int) -> None:
         """Give up waiting for what should have come before this completion."""
 
-    def share(self, shared: Family) -> None:
+    def share(self, shared: ProcessGroup) -> None:
         """Walk through the completions together with the other processes of the run, from now on."""
 
-    def join(self, shared: Family, *, is_worker: bool) -> None:
+    def join(self, shared: ProcessGroup, *, is_worker: bool) -> None:
         """Start anew in a process that was just started."""
 
     def wait_turn(self, clock: int, others_s: float = ...) -> None:
@@ -254,7 +254,7 @@ class Order(Protocol):
         """Where completions come among the callbacks of their loops."""
 
     @property
-    def crew(self) -> Crew:
+    def census(self) -> ThreadCensus:
         """The threads that are counted."""
 
     @property

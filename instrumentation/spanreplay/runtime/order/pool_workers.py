@@ -42,12 +42,12 @@ def begin_job(lane: Lane) -> None:
     """Note, in its worker, that a job begins."""
     worker, run = calling_worker(), active_run()
     if worker is not None and run is not None:
-        guard.guarded("the worker of a job", run.handovers.workers.begun, lane, worker.number)
+        guard.guarded("the worker of a job", run.lock_order.workers.begun, lane, worker.number)
 
 
 def begin_borrowed(run: Run, lane: Lane) -> None:
     """Note that the calling thread, one of those that an event loop has for such work, begins a job."""
-    guard.guarded("the worker of a job", run.handovers.workers.borrowed, lane, threading.current_thread())
+    guard.guarded("the worker of a job", run.lock_order.workers.borrowed, lane, threading.current_thread())
 
 
 def _start(wrapped: Any, thread: Any, args: Any, kwargs: Any) -> Any:
@@ -64,7 +64,7 @@ def _number(thread: Any) -> None:
     number, lane, run = len(pool._threads), submitted_lane(), active_run()
     vars(thread)[WORKER] = Worker(number, pool._work_queue)
     if number and lane is not None and run is not None:
-        run.handovers.workers.started(lane, number + 1)
+        run.lock_order.workers.started(lane, number + 1)
 
 
 def install(patches: Patches) -> None:

@@ -99,7 +99,7 @@ class RunOrder(Protocol):
         """Run `time.sleep` in a thread of several."""
 
     def attempt(self, lock: Any, place: str, lane: Lane, blocking: bool, timeout: float) -> bool:
-        """Try to take the lock of a place, and note it in the handovers if that succeeds."""
+        """Try to take the lock of a place, and note it in the acquisition order if that succeeds."""
 
     def meet(self, name: str, meet: Callable[[float | None], bool], limit: float | None) -> bool:
         """Take what processes share, or look for what one of them sends; `meet` does it within so many seconds."""
@@ -118,10 +118,10 @@ class RunOrder(Protocol):
         """
 
     def starting(self, number: int, process: Any) -> AbstractContextManager[None]:
-        """A block in which the process with the ticket of this number starts."""
+        """A block in which the process with the join token of this number starts."""
 
     def see_end(self, number: int) -> None:
-        """The process with the ticket of this number has ended."""
+        """The process with the join token of this number has ended."""
 
     def await_seen(self, is_so: Callable[[], bool]) -> None:
         """The agent is about to be told that a future or a thread is over."""

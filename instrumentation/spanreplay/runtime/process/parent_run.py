@@ -1,7 +1,7 @@
 """Which run started this process: handed to a process that records itself in W3C baggage, in its environment.
 
 Such a process is a run of its own, whose output the run that started it has recorded: a replay of that one does not
-start it. (Processes of `multiprocessing` are part of the run instead; see `family`.)
+start it. (Processes of `multiprocessing` are part of the run instead; see `process_group`.)
 """
 
 from __future__ import annotations

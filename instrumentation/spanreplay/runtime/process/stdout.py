@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from spanreplay.model import config, guard
 from spanreplay.runtime.calls import printed
 from spanreplay.runtime.lanes import thread_lane
-from spanreplay.runtime.order.handovers import STDOUT, Handovers
+from spanreplay.runtime.order.lock_order import STDOUT, LockOrder
 from spanreplay.runtime.process.kept_output import KeptOutput
 from spanreplay.runtime.process.stderr import ErrorOutput
 from spanreplay.runtime.run import active_run
@@ -46,7 +46,7 @@ class OutputCapture:
         self._buffer: Any = None
         self._stdout: Any = None
         self._real: Any = None
-        self._held_by: Handovers | None = None
+        self._held_by: LockOrder | None = None
         """The order of threads in which texts may wait for their turn."""
 
     def install(self) -> bool:
@@ -91,11 +91,11 @@ class OutputCapture:
         run = active_run()
         if run is None:
             return real(text)
-        handovers = run.handovers
-        if handovers.is_shared:
-            self._held_by = handovers
+        lock_order = run.lock_order
+        if lock_order.is_shared:
+            self._held_by = lock_order
             lane = thread_lane(run.root_lane).path
-            count = handovers.pass_later(STDOUT, lane, lambda: real(text), len(text), times)
+            count = lock_order.pass_later(STDOUT, lane, lambda: real(text), len(text), times)
         else:
             count = real(text)
         guard.guarded(

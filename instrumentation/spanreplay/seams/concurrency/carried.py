@@ -20,7 +20,7 @@ class carried:  # noqa: N801 -- reads as a statement: `with carried_run:`
         self._run = RUN.get()
         run = self._run or active_run()
         if run is not None:
-            run.handovers.is_shared = True
+            run.lock_order.is_shared = True
             guard.guarded("what a run begins", run.order.begin, lane.path)
         self.ends_lane = True
         """Whether the end of the block is the end of its lane; a pool's call ends when its future does."""

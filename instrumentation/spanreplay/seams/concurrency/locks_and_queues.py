@@ -36,7 +36,7 @@ class Place:
     def shared_by(self) -> Run | None:
         """The run, if it goes on and has several threads."""
         run = self.run
-        return run if run.handovers.is_shared and not run.is_ended else None
+        return run if run.lock_order.is_shared and not run.is_ended else None
 
 
 class _LockType(type):
@@ -72,7 +72,7 @@ class _Lock(metaclass=_LockType):
             return bool(self._lock.acquire(blocking, timeout))
         lane = thread_lane(run.root_lane)
         if blocking and timeout == -1:
-            run.handovers.take(self._place.name, lane.path, self._lock)
+            run.lock_order.take(self._place.name, lane.path, self._lock)
             return True
         is_wrong = timeout != -1 and (timeout < 0 or not blocking)  # which raises
         if is_wrong or running_loop() is not None or not is_own(_getframe(1)):
@@ -86,7 +86,7 @@ class _Lock(metaclass=_LockType):
         run = self._place.shared_by()
         if run is None:
             return bool(self._lock.acquire())
-        run.handovers.take(self._place.name, thread_lane(run.root_lane).path, self._lock)
+        run.lock_order.take(self._place.name, thread_lane(run.root_lane).path, self._lock)
         return True
 
     def __exit__(self, *exc_info: object) -> None:
@@ -113,7 +113,7 @@ class _RLock(_Lock):
             self._lock._acquire_restore(state)
         else:
             lane = thread_lane(run.root_lane)
-            run.handovers.retake(self._place.name, lane.path, self._lock._acquire_restore, state)
+            run.lock_order.retake(self._place.name, lane.path, self._lock._acquire_restore, state)
 
     def _is_owned(self) -> bool:
         return bool(self._lock._is_owned())
@@ -139,7 +139,7 @@ def _noted(place: Place, step: str, real: Any) -> Any:
         result = real(*args)
         run = place.shared_by()
         if run is not None:
-            run.handovers.note(place.name + step, thread_lane(run.root_lane).path)
+            run.lock_order.note(place.name + step, thread_lane(run.root_lane).path)
         return result
 
     return noted
@@ -153,7 +153,7 @@ def _in_turn(step: str) -> Any:
             return wrapped(*args, **kwargs)
         is_blocking = kwargs.get("block", args[-2] if len(args) > (step == "_put") + 1 else True)
         if place is not None and is_blocking:
-            run.handovers.wait(place.name + step, thread_lane(run.root_lane).path)
+            run.lock_order.wait(place.name + step, thread_lane(run.root_lane).path)
         return wrapped(*args, **kwargs)
 
     return wait

@@ -13,17 +13,17 @@ from typing import Any, Final
 
 from spanreplay.model import guard, ids
 from spanreplay.model.errors import ReplayMiss
-from spanreplay.runtime import processes as family
+from spanreplay.runtime import processes as process_group
 from spanreplay.runtime import worker_end
 from spanreplay.runtime.lanes import current_crossing, current_lane, label_of, peel
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.process.termination import Termination
-from spanreplay.runtime.processes import Family, Ticket
+from spanreplay.runtime.processes import JoinToken, ProcessGroup
 from spanreplay.runtime.run import Run, active_run, set_process_run
 from spanreplay.seams.concurrency import process_meetings
 from spanreplay.seams.concurrency import process_pools as _process_pools
 
-_TICKET = "_spanreplay_ticket"
+_JOIN_TOKEN = "_spanreplay_ticket"  # noqa: S105 -- the name of an attribute
 _ARGV_CHARACTERS_MAX: Final = 8_000
 
 
@@ -49,12 +49,12 @@ def _start(wrapped: Any, process: Any, args: Any, kwargs: Any) -> Any:
     run = active_run()
     if run is None or getattr(process, "_popen", None) is not None:
         return wrapped(*args, **kwargs)
-    ticket = guard.guarded("a new process", _issue, run, process)
-    if ticket is None:
+    join_token = guard.guarded("a new process", _issue, run, process)
+    if join_token is None:
         run.hole(f"a process was started at {ids.find_caller(2)}: its calls are not in this run")
         return wrapped(*args, **kwargs)
-    process.__dict__[_TICKET] = ticket
-    with family.handing_over(ticket), run.order.starting(ticket.number, process):
+    process.__dict__[_JOIN_TOKEN] = join_token
+    with process_group.handing_over(join_token), run.order.starting(join_token.number, process):
         wrapped(*args, **kwargs)
     return None
 
@@ -66,17 +66,19 @@ def _spawn_helper(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     if run is None:
         return wrapped(*args, **kwargs)
     if "resource_tracker" in command:
-        with family.switched_off():
+        with process_group.switched_off():
             return wrapped(*args, **kwargs)
     if "forkserver import main" in command:
-        with family.handing_over(_ticket(run, run.share(), f"{run.root_lane.path}/forkserver", is_helper=True)):
+        with process_group.handing_over(
+            _join_token(run, run.share(), f"{run.root_lane.path}/forkserver", is_helper=True)
+        ):
             return wrapped(*args, **kwargs)
     return wrapped(*args, **kwargs)
 
 
-def _ticket(run: Run, shared: Family, lane: str, **fields: Any) -> Ticket:
+def _join_token(run: Run, shared: ProcessGroup, lane: str, **fields: Any) -> JoinToken:
     argv = list(run.environment.get("argv") or ())
-    return Ticket(
+    return JoinToken(
         folder=str(shared.folder),
         run_id=run.run_id,
         lane=lane,
@@ -88,8 +90,8 @@ def _ticket(run: Run, shared: Family, lane: str, **fields: Any) -> Ticket:
     )
 
 
-def _issue(run: Run, process: Any) -> Ticket:
-    """The ticket of a process that is about to be started."""
+def _issue(run: Run, process: Any) -> JoinToken:
+    """The join token of a process that is about to be started."""
     shared = run.share()
     parent = current_lane(run.root_lane)
     owner = current_crossing(run.root_lane)
@@ -101,7 +103,7 @@ def _issue(run: Run, process: Any) -> Ticket:
         work = type(process) if target is None else peel(target, getattr(process, "_args", ()))[0]
         path = parent.child(label_of("p", work), owner).path
         shared.lanes.append(path)
-    ticket = _ticket(
+    join_token = _join_token(
         run,
         shared,
         path,
@@ -109,20 +111,20 @@ def _issue(run: Run, process: Any) -> Ticket:
         place=ids.find_caller(3),
         worker=-1 if worker is None else worker[1],
     )
-    shared.tickets.append(ticket)
-    return ticket
+    shared.join_tokens.append(join_token)
+    return join_token
 
 
 def _bootstrap(wrapped: Any, process: Any, args: Any, kwargs: Any) -> Any:
     """What a new process does from its first to its last moment."""
-    ticket = process.__dict__.get(_TICKET)
-    run: Run | None = family.candidate
-    if ticket is None or run is None:
+    join_token = process.__dict__.get(_JOIN_TOKEN)
+    run: Run | None = process_group.candidate
+    if join_token is None or run is None:
         return wrapped(*args, **kwargs)
     _leaving.has_exited, _leaving.run = False, None
-    guard.guarded("joining a run", _enter, run, ticket, process)
-    if run.session is not None and ticket.is_worker:
-        has_missed = run.family is not None and run.family.has_missed
+    guard.guarded("joining a run", _enter, run, join_token, process)
+    if run.session is not None and join_token.is_worker:
+        has_missed = run.process_group is not None and run.process_group.has_missed
         process.run = _nothing if has_missed else _telling_of_misses(run, process.run)
     try:
         return wrapped(*args, **kwargs)
@@ -184,32 +186,32 @@ def _telling_of_misses(run: Run, work: Callable[[], None]) -> Callable[[], None]
         try:
             work()
         except ReplayMiss:
-            if run.family is not None:
-                run.family.state_missed()
+            if run.process_group is not None:
+                run.process_group.state_missed()
             raise
 
     return tell
 
 
-def _enter(run: Run, ticket: Ticket, process: Any) -> None:
+def _enter(run: Run, join_token: JoinToken, process: Any) -> None:
     if not run.has_joined:
-        run.join(ticket)
+        run.join(join_token)
     set_process_run(run)
     Termination.leave_to_system()
-    if ticket.is_worker:
-        _process_pools.enter(run, process, ticket.worker)
+    if join_token.is_worker:
+        _process_pools.enter(run, process, join_token.worker)
 
 
 def _terminate(wrapped: Any, process: Any, args: Any, kwargs: Any) -> Any:
-    run, ticket = active_run(), process.__dict__.get(_TICKET)
-    if run is not None and ticket is not None and ticket.is_worker:
-        guard.guarded("the end of a process", _process_pools.state_before_end, run, process, ticket)
+    run, join_token = active_run(), process.__dict__.get(_JOIN_TOKEN)
+    if run is not None and join_token is not None and join_token.is_worker:
+        guard.guarded("the end of a process", _process_pools.state_before_end, run, process, join_token)
     return wrapped(*args, **kwargs)
 
 
 def _join(wrapped: Any, process: Any, args: Any, kwargs: Any) -> Any:
     """The same for a process that is waited for; one that has ended does nothing more, however it did."""
-    run, ticket = active_run(), process.__dict__.get(_TICKET)
+    run, join_token = active_run(), process.__dict__.get(_JOIN_TOKEN)
     if run is None:
         return wrapped(*args, **kwargs)
     timeout = args[0] if args else kwargs.get("timeout")
@@ -219,12 +221,14 @@ def _join(wrapped: Any, process: Any, args: Any, kwargs: Any) -> Any:
         return process.exitcode is not None
 
     try:
-        run.order.wait_elsewhere(lambda: wrapped(*args, **kwargs), has_ended if timeout is None and ticket else None)
+        run.order.wait_elsewhere(
+            lambda: wrapped(*args, **kwargs), has_ended if timeout is None and join_token else None
+        )
     except ReplayMiss:
         if not _is_at_exit():
             raise
         process.kill()  # nobody is left who could end it
         wrapped(*args, **kwargs)
-    if ticket is not None and process.exitcode is not None:
-        run.order.see_end(ticket.number)
+    if join_token is not None and process.exitcode is not None:
+        run.order.see_end(join_token.number)
     return None

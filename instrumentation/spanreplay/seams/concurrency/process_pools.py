@@ -22,7 +22,7 @@ from spanreplay.runtime.lanes import Lane, current_crossing, current_lane, insid
 from spanreplay.runtime.order.lane_end import LaneEnd
 from spanreplay.runtime.order.lane_futures import adopt_future, hash_lane, when_told
 from spanreplay.runtime.patches import Patches
-from spanreplay.runtime.processes import Family, RemoteCrossing, Ticket
+from spanreplay.runtime.processes import JoinToken, ProcessGroup, RemoteCrossing
 from spanreplay.runtime.run import Run, active_run
 
 _STAFF: Final = "_spanreplay_staff"
@@ -111,21 +111,21 @@ def enter(run: Run, process: Any, number: int) -> None:
 
         results = InTurn(results, run.session.gate, _take_lane)
     process._args = (queue, results, *rest)
-    if run.family is not None:
-        worker_end.answer(run, run.family)
+    if run.process_group is not None:
+        worker_end.answer(run, run.process_group)
 
 
-def state_before_end(run: Run, process: Any, ticket: Ticket) -> None:
+def state_before_end(run: Run, process: Any, join_token: JoinToken) -> None:
     """A pool is about to kill one of its workers: what that did is stated before."""
-    shared = run.family
+    shared = run.process_group
     if shared is None or not getattr(process, _KILLED, False) or process.exitcode is not None:
         return
-    if worker_end.is_stillborn(shared, ticket.number):
-        run.handovers.workers.ended(ticket.lane)
-        shared.tickets.remove(ticket)
+    if worker_end.is_stillborn(shared, join_token.number):
+        run.lock_order.workers.ended(join_token.lane)
+        shared.join_tokens.remove(join_token)
         return
     limit_s = worker_end.WAIT_S_MAX if run.session is None else worker_end.REPLAY_WAIT_S_MAX
-    worker_end.ask(shared, ticket.number, process, limit_s)
+    worker_end.ask(shared, join_token.number, process, limit_s)
 
 
 @dataclass(frozen=True)
@@ -150,15 +150,15 @@ class Work:
             return self.function(*args, **kwargs)
         _here.lane_done = self.lane
         if run.session is not None:
-            run.session.gate.crew.started()
+            run.session.gate.census.started()
         parent = RemoteCrossing(self.owner, run.root_lane) if self.owner >= 0 else None
         lane = Lane(self.lane, parent)
         if _here.number >= 0:
-            guard.guarded("the worker of an item", run.handovers.workers.begun_in_process, lane, _here.number)
-        if run.family is None:
+            guard.guarded("the worker of an item", run.lock_order.workers.begun_in_process, lane, _here.number)
+        if run.process_group is None:
             return self.function(*args, **kwargs)
-        run.family.lanes_here.append(self.lane)
-        run.family.at_work = self.lane
+        run.process_group.lanes_here.append(self.lane)
+        run.process_group.at_work = self.lane
         try:
             with inside_lane(lane):
                 return self.function(*args, **kwargs)
@@ -167,7 +167,7 @@ class Work:
                 raise
             return Missed(str(miss))
         finally:
-            run.family.at_work = ""
+            run.process_group.at_work = ""
 
 
 def _take_lane() -> str:
@@ -213,7 +213,7 @@ def _submit(wrapped: Any, pool: Any, args: Any, kwargs: Any) -> Any:
     function, *rest = args
     owner = current_crossing(run.root_lane)
     lane = current_lane(run.root_lane).child(label_of("px", peel(function, tuple(rest))[0]), owner)
-    shared: Family = run.share()
+    shared: ProcessGroup = run.share()
     shared.lanes.append(lane.path)
     work = Work(function, lane.path, -1 if owner is None else owner.seq)
     if run.session is not None:
@@ -328,8 +328,8 @@ def _with_lanes(run: Run, items: Iterable[Any], lane: str, owner: int, results: 
         result = results.get(job)
         if result is not None:
             vars(result).setdefault(_LANES, {})[number] = path
-        if run.session is not None and run.family is not None:
-            run.family.state_handed(1)
+        if run.session is not None and run.process_group is not None:
+            run.process_group.state_handed(1)
         yield job, number, Work(function, path, owner), args, kwargs
 
 
@@ -347,5 +347,5 @@ def _settle(wrapped: Any, result: Any, args: Any, kwargs: Any) -> Any:
         return wrapped(*args, **kwargs)
     finally:
         end.release()
-        if run.session is not None and run.family is not None:
-            run.family.state_handed(-1)
+        if run.session is not None and run.process_group is not None:
+            run.process_group.state_handed(-1)

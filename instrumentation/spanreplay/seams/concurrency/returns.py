@@ -44,7 +44,7 @@ RETURNS: Final = (
 
 def _ask(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     run = active_run()
-    if run is None or not run.handovers.is_shared:
+    if run is None or not run.lock_order.is_shared:
         return wrapped(*args, **kwargs)
     try:
         return wrapped(*args, **kwargs)

@@ -203,7 +203,7 @@ def wrap_timed(timed: Timed) -> Callable[[Any, Any, Any, Any], Any]:
         name = name_attempt(lane) if limit is AT_ONCE else f"{lane.path}{EXPIRED}{lane.next_index('timed')}"
         with unwatched():
             result = run.order.wait_limited(timed, name, instance, (wrapped, args, kwargs))
-        if is_own and (result or is_bridge) and frees_many and run.handovers.is_shared:
+        if is_own and (result or is_bridge) and frees_many and run.lock_order.is_shared:
             note_return(run)
         return result
 
@@ -215,7 +215,7 @@ def _pass(run: Run, lane: Lane, wrapped: Any, args: Any, kwargs: Any, *, is_time
     if is_timed:
         lane.next_index("timed")
     result = wrapped(*args, **kwargs)
-    if is_own and run.handovers.is_shared:
+    if is_own and run.lock_order.is_shared:
         note_return(run, lane)
     return result
 
@@ -226,7 +226,7 @@ def _go_on_in_turn(run: Run, call: Callable[[], Any]) -> Any:
         with unwatched():
             return call()
     finally:
-        if run.handovers.is_shared:
+        if run.lock_order.is_shared:
             note_return(run)
 
 
@@ -247,7 +247,7 @@ def _lane_of(run: Run, instance: Any, frame: FrameType) -> Lane | None:
 def sleep(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     """`time.sleep`, by which threads take turns; in a replay it ends when it is its turn."""
     run = active_run()
-    if run is None or not run.handovers.is_shared:
+    if run is None or not run.lock_order.is_shared:
         return wrapped(*args, **kwargs)
     lane = guard.guarded("naming a sleep", _lane_here, run, sys._getframe(1))
     if lane is None:

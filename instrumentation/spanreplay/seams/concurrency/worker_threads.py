@@ -69,7 +69,7 @@ class Work:
             is_over = self._is_counted and not self.has_started
             self._is_counted = self._is_counted and not is_over
         if is_over and self._gate is not None:
-            self._gate.crew.ended()
+            self._gate.census.ended()
 
     def _count(self, *, has_started: bool = False) -> None:
         with self._lock:
@@ -77,7 +77,7 @@ class Work:
             self._is_counted = self._is_counted or is_new
             self.has_started = self.has_started or has_started
         if is_new and self._gate is not None:
-            self._gate.crew.started()
+            self._gate.census.started()
 
     def __call__(self, *args: Any) -> Any:
         self._count(has_started=True)

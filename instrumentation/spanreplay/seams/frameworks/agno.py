@@ -13,13 +13,13 @@ from contextvars import ContextVar
 from typing import Any, Final
 
 from spanreplay.model.call import Kind
-from spanreplay.runtime.calls.function_calls import Leaf
+from spanreplay.runtime.calls.function_calls import FunctionCall
 from spanreplay.runtime.context_variables import reset_variable, set_variable
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.run import active_run
 from spanreplay.seams.frameworks.functions import call_with_state
 from spanreplay.seams.frameworks.state import DictState, Waiting, call_sync_with_state
-from spanreplay.seams.frameworks.tools import bind_leaf, declared_effect, is_of, provider_id
+from spanreplay.seams.frameworks.tools import bind_function_call, declared_effect, is_of, provider_id
 
 _PASSING: Final = ("agno.agent", "agno.team", "agno.utils.mcp", "agno.tools.mcp", "agno.workflow")
 _PLUMBING: Final = frozenset({"agent", "team", "fc", "run_context", "images", "videos", "audios", "files"})
@@ -61,17 +61,17 @@ def _bind(function: Any) -> None:
         return
     name = str(function.name)
 
-    def describe(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Leaf:
+    def describe(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> FunctionCall:
         arguments: dict[str, Any] = {k: v for k, v in kwargs.items() if k not in _PLUMBING and not k.startswith("_")}
         if args:
             arguments["*"] = list(args)
         call_id = provider_id(getattr(_call.get(), "call_id", None))
-        return Leaf(Kind.TOOL.value, name, declared_effect(None), arguments, call_id, body=entrypoint)
+        return FunctionCall(Kind.TOOL.value, name, declared_effect(None), arguments, call_id, body=entrypoint)
 
-    bind_leaf(function, "entrypoint", describe, _wrap)
+    bind_function_call(function, "entrypoint", describe, _wrap)
 
 
-def _wrap(entrypoint: Any, describe: Callable[..., Leaf]) -> Any:
+def _wrap(entrypoint: Any, describe: Callable[..., FunctionCall]) -> Any:
     """Make the entrypoint a boundary that also restores the session state."""
 
     @functools.wraps(entrypoint)

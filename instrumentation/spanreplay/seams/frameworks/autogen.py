@@ -9,10 +9,10 @@ import contextvars
 from typing import Any, Final
 
 from spanreplay.model.call import Effect, Kind
-from spanreplay.runtime.calls.function_calls import Leaf
+from spanreplay.runtime.calls.function_calls import FunctionCall
 from spanreplay.runtime.context_variables import reset_variable, set_variable
 from spanreplay.runtime.patches import Patches
-from spanreplay.seams.frameworks.subclasses import leaf_wrappers, wrap_subclasses
+from spanreplay.seams.frameworks.subclasses import function_wrappers, wrap_subclasses
 
 _COMPOSITE: Final = ("autogen_agentchat.", "autogen_ext.tools.mcp")
 _call_id: contextvars.ContextVar[str] = contextvars.ContextVar("spanreplay_autogen_call_id", default="")
@@ -21,7 +21,7 @@ _call_id: contextvars.ContextVar[str] = contextvars.ContextVar("spanreplay_autog
 def install(module: Any, patches: Patches) -> None:
     """Patch `autogen_core.tools._base`."""
     base = module.BaseTool
-    _, run = leaf_wrappers(_describe)
+    _, run = function_wrappers(_describe)
     wrap_subclasses(base, {"run": run}, patches, is_wanted=lambda cls: not cls.__module__.startswith(_COMPOSITE))
     patches.wrap(base, "run_json", _note_call_id)
 
@@ -35,10 +35,10 @@ async def _note_call_id(wrapped: Any, tool: Any, args: Any, kwargs: Any) -> Any:
         reset_variable(_call_id, token)
 
 
-def _describe(tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Leaf:
+def _describe(tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> FunctionCall:
     given = args[0] if args else kwargs.get("args")
     dump = getattr(given, "model_dump", None)
-    return Leaf(
+    return FunctionCall(
         kind=Kind.TOOL.value,
         name=str(tool.name),
         effect=Effect.WRITE.value,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from spanreplay.model import config
 from spanreplay.model.call import Effect, Kind
 from spanreplay.model.own_threads import make_lock
-from spanreplay.runtime.calls.function_calls import Leaf, call_sync
+from spanreplay.runtime.calls.function_calls import FunctionCall, call_sync
 from spanreplay.runtime.context_variables import reset_variable, set_variable
 from spanreplay.runtime.lanes import current_crossing
 from spanreplay.runtime.patches import Patches
@@ -146,10 +146,10 @@ def _connect(signature: inspect.Signature, wrapped: Any, client: Any, args: Any,
         if isinstance(bindings, _Unopened) and not is_replayed_here():
             bindings.open()
 
-    def describe() -> Leaf:
+    def describe() -> FunctionCall:
         shown = {"store": _store(settings)}
         shown |= {name: value for name in _IMPLIED if (value := _given(signature, bound.arguments, name)) is not None}
-        return Leaf(Kind.TOOL.value, "chromadb.connect", Effect.WRITE.value, shown)
+        return FunctionCall(Kind.TOOL.value, "chromadb.connect", Effect.WRITE.value, shown)
 
     if _is_inside_call():
         live()
@@ -203,8 +203,8 @@ def _ask(method: _Method, wrapped: Any, api: Any, args: Any, kwargs: Any) -> Any
         return wrapped(*args, **kwargs)
     arguments = method.signature.bind(api, *args, **kwargs).arguments
 
-    def describe() -> Leaf:
-        return Leaf(method.kind, f"chromadb.{method.name}", method.effect, _describe(method, api, arguments))
+    def describe() -> FunctionCall:
+        return FunctionCall(method.kind, f"chromadb.{method.name}", method.effect, _describe(method, api, arguments))
 
     result = call_sync(describe, lambda: wrapped(*args, **kwargs))
     _learn_names(result)

@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from spanreplay.codec import call_arguments
 from spanreplay.model.call import Kind
-from spanreplay.runtime.calls.function_calls import Leaf
+from spanreplay.runtime.calls.function_calls import FunctionCall
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.run import active_run
-from spanreplay.seams.frameworks.subclasses import leaf_wrappers, wrap_subclasses
-from spanreplay.seams.frameworks.tools import bind_leaf, declared_effect, is_of
+from spanreplay.seams.frameworks.subclasses import function_wrappers, wrap_subclasses
+from spanreplay.seams.frameworks.tools import bind_function_call, declared_effect, is_of
 
 _METHODS: Final = ("run", "_run", "arun", "_arun")
 _STRUCTURED_METHODS: Final = ("invoke", "ainvoke", "_run")
@@ -28,7 +28,7 @@ def install(module: Any, patches: Patches) -> None:
         for name in _STRUCTURED_METHODS:
             patches.wrap(module.CrewStructuredTool, name, _bind)
         return
-    run, arun = leaf_wrappers(_describe, _is_leaf)
+    run, arun = function_wrappers(_describe, _is_leaf)
     wrap_subclasses(module.BaseTool, {"_run": run, "_arun": arun}, patches)
     for name in _METHODS:
         patches.wrap(module.Tool, name, _bind)
@@ -39,12 +39,12 @@ def _is_leaf(tool: Any) -> bool:
     return not is_of(type(tool), ("crewai",))
 
 
-def _describe(tool: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Leaf:
+def _describe(tool: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> FunctionCall:
     arguments: dict[str, Any] = dict(kwargs)
     if args:
         arguments["*"] = list(args)
     effect = declared_effect({"effect": getattr(tool, "effect", "")})
-    return Leaf(Kind.TOOL.value, str(tool.name), effect, arguments, body=getattr(type(tool), "_run", None))
+    return FunctionCall(Kind.TOOL.value, str(tool.name), effect, arguments, body=getattr(type(tool), "_run", None))
 
 
 def _bind(wrapped: Any, tool: Any, args: Any, kwargs: Any) -> Any:
@@ -52,11 +52,11 @@ def _bind(wrapped: Any, tool: Any, args: Any, kwargs: Any) -> Any:
     if active_run() is not None and function is not None and not _is_method_of_tool(function):
         signature, name = inspect.signature(function), str(tool.name)
 
-        def describe(given: tuple[Any, ...], named: dict[str, Any]) -> Leaf:
+        def describe(given: tuple[Any, ...], named: dict[str, Any]) -> FunctionCall:
             arguments = call_arguments(signature, given, named)
-            return Leaf(Kind.TOOL.value, name, declared_effect(None), arguments, body=function)
+            return FunctionCall(Kind.TOOL.value, name, declared_effect(None), arguments, body=function)
 
-        bind_leaf(tool, "func", describe)
+        bind_function_call(tool, "func", describe)
     return wrapped(*args, **kwargs)
 
 

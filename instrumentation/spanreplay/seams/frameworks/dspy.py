@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from spanreplay.model.call import Kind
-from spanreplay.runtime.calls.function_calls import Leaf
+from spanreplay.runtime.calls.function_calls import FunctionCall
 from spanreplay.runtime.patches import Patches, Wrapper
-from spanreplay.seams.frameworks.subclasses import leaf_wrappers
+from spanreplay.seams.frameworks.subclasses import function_wrappers
 from spanreplay.seams.frameworks.tools import declared_effect, is_of
 
 _PASSING: Final = ("dspy",)
@@ -22,7 +22,7 @@ _PASSING: Final = ("dspy",)
 
 def install(module: Any, patches: Patches) -> None:
     """Patch `dspy.adapters.types.tool`."""
-    call, acall = leaf_wrappers(_describe, _is_leaf)
+    call, acall = function_wrappers(_describe, _is_leaf)
     _wrap_below_callbacks(module, "__call__", call, patches)
     _wrap_below_callbacks(module, "acall", acall, patches)
 
@@ -47,5 +47,5 @@ def _is_leaf(tool: Any) -> bool:
     return not is_of(tool.func, _PASSING)
 
 
-def _describe(tool: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Leaf:
-    return Leaf(Kind.TOOL.value, str(tool.name), declared_effect(None), dict(kwargs), body=tool.func)
+def _describe(tool: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> FunctionCall:
+    return FunctionCall(Kind.TOOL.value, str(tool.name), declared_effect(None), dict(kwargs), body=tool.func)

@@ -16,11 +16,11 @@ from spanreplay import codec
 from spanreplay.model import guard
 from spanreplay.model.errors import Unserializable
 from spanreplay.model.json_text import dump
-from spanreplay.runtime.calls.function_calls import Leaf, call_async, call_sync, with_call
+from spanreplay.runtime.calls.function_calls import FunctionCall, call_async, call_sync, with_call
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.run import active_run
 
-Describe = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], "Leaf | None"]
+Describe = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], "FunctionCall | None"]
 """Returns the call for (tool, function, args, kwargs); None for a function that is the framework's own control flow."""
 _MISSING: Final = object()
 
@@ -108,23 +108,23 @@ class FunctionAttribute:
 
     def _make_sync(self, tool: Any, function: Any) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
-            leaf = self._describe(tool, function, args, kwargs)
-            if leaf is None:
+            function_call = self._describe(tool, function, args, kwargs)
+            if function_call is None:
                 return function(*args, **kwargs)
-            made = with_call(leaf, function, args, kwargs) if _may_amend() else leaf
+            made = with_call(function_call, function, args, kwargs) if _may_amend() else function_call
             return call_sync(lambda: made, lambda: function(*args, **kwargs))
 
         return call
 
     def _make_async(self, tool: Any, function: Any) -> Any:
         async def call(*args: Any, **kwargs: Any) -> Any:
-            leaf = self._describe(tool, function, args, kwargs)
-            if leaf is None:
+            function_call = self._describe(tool, function, args, kwargs)
+            if function_call is None:
                 return await function(*args, **kwargs)
             state = self._state_of(tool, args, kwargs) if self._state_of is not None else None
             if state is None and _may_amend():
-                leaf = with_call(leaf, function, args, kwargs)
-            return await call_with_state(leaf, lambda: function(*args, **kwargs), state)
+                function_call = with_call(function_call, function, args, kwargs)
+            return await call_with_state(function_call, lambda: function(*args, **kwargs), state)
 
         return call
 
@@ -134,10 +134,10 @@ def _may_amend() -> bool:
     return run is not None and run.resolver.may_amend
 
 
-async def call_with_state(leaf: Leaf, live: Callable[[], Awaitable[Any]], state: State | None) -> Any:
+async def call_with_state(function_call: FunctionCall, live: Callable[[], Awaitable[Any]], state: State | None) -> Any:
     """Run or serve a call together with its changes of a state."""
     if state is None:
-        return await call_async(lambda: leaf, live)
+        return await call_async(lambda: function_call, live)
 
     is_live = False
 
@@ -149,7 +149,7 @@ async def call_with_state(leaf: Leaf, live: Callable[[], Awaitable[Any]], state:
         after = await _snapshot(state)
         return result if before == after or not after else Changed(result, await state.read())
 
-    outcome = await call_async(lambda: leaf, watched)
+    outcome = await call_async(lambda: function_call, watched)
     if not isinstance(outcome, Changed):
         return outcome
     if not is_live:

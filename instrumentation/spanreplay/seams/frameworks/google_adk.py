@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from spanreplay.model.call import Kind
-from spanreplay.runtime.calls.function_calls import Leaf
+from spanreplay.runtime.calls.function_calls import FunctionCall
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.run import active_run
 from spanreplay.seams.frameworks.functions import call_with_state
 from spanreplay.seams.frameworks.state import Waiting
 from spanreplay.seams.frameworks.subclasses import wrap_subclasses
-from spanreplay.seams.frameworks.tools import bind_leaf, declared_effect, is_of, provider_id
+from spanreplay.seams.frameworks.tools import bind_function_call, declared_effect, is_of, provider_id
 
 _ADK: Final = ("google.adk",)
 _MADE_UP: Final = "adk-"
@@ -57,8 +57,8 @@ def install(module: Any, patches: Patches) -> None:
     wrap_subclasses(module.BaseTool, {"run_async": _run_async}, patches)
 
 
-def _describe(tool: Any, arguments: Mapping[str, Any], context: Any, body: Any) -> Leaf:
-    return Leaf(
+def _describe(tool: Any, arguments: Mapping[str, Any], context: Any, body: Any) -> FunctionCall:
+    return FunctionCall(
         kind=Kind.TOOL.value,
         name=str(tool.name),
         effect=declared_effect(getattr(tool, "custom_metadata", None)),
@@ -79,8 +79,8 @@ async def _invoke(wrapped: Any, tool: Any, args: Any, kwargs: Any) -> Any:
     if active_run() is None or target is not tool.func or is_of(target, _ADK):
         return await wrapped(*args, **kwargs)
     arguments, context = _without_context(tool, args[1] if len(args) > 1 else kwargs["args_to_call"])
-    leaf = _describe(tool, arguments, context, target)
-    return await call_with_state(leaf, lambda: wrapped(*args, **kwargs), Waiting(_Actions(context)))
+    function_call = _describe(tool, arguments, context, target)
+    return await call_with_state(function_call, lambda: wrapped(*args, **kwargs), Waiting(_Actions(context)))
 
 
 async def _bind_generator(wrapped: Any, tool: Any, args: Any, kwargs: Any) -> Any:
@@ -88,11 +88,11 @@ async def _bind_generator(wrapped: Any, tool: Any, args: Any, kwargs: Any) -> An
     is_generator = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
     if active_run() is not None and is_generator and not is_of(function, _ADK):
 
-        def describe(_: tuple[Any, ...], named: Mapping[str, Any]) -> Leaf:
+        def describe(_: tuple[Any, ...], named: Mapping[str, Any]) -> FunctionCall:
             arguments, context = _without_context(tool, named)
             return _describe(tool, arguments, context, function)
 
-        bind_leaf(tool, "func", describe)
+        bind_function_call(tool, "func", describe)
     return await wrapped(*args, **kwargs)
 
 
@@ -102,5 +102,5 @@ async def _run_async(wrapped: Any, tool: Any, args: Any, kwargs: Any) -> Any:
         return await wrapped(*args, **kwargs)
     context, body = kwargs.get("tool_context"), getattr(type(tool), "run_async", None)
     arguments = dict(kwargs.get("args") or {})
-    leaf = _describe(tool, arguments, context, body)
-    return await call_with_state(leaf, lambda: wrapped(*args, **kwargs), Waiting(_Actions(context)))
+    function_call = _describe(tool, arguments, context, body)
+    return await call_with_state(function_call, lambda: wrapped(*args, **kwargs), Waiting(_Actions(context)))

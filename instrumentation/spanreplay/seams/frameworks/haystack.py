@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from spanreplay.model.call import Effect, Kind
-from spanreplay.runtime.calls.function_calls import Leaf
+from spanreplay.runtime.calls.function_calls import FunctionCall
 from spanreplay.runtime.patches import Patches
 from spanreplay.seams.frameworks.functions import wrap_attribute
 
@@ -26,8 +26,8 @@ def install(module: Any, patches: Patches) -> None:
         )
 
 
-def _describe(tool: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Leaf | None:
+def _describe(tool: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> FunctionCall | None:
     if any(cls.__name__ in _COMPOSITE and cls.__module__.startswith("haystack") for cls in type(tool).__mro__):
         return None
     arguments: dict[str, Any] = {**kwargs, **({"*": list(args)} if args else {})}
-    return Leaf(Kind.TOOL.value, str(tool.name), Effect.WRITE.value, arguments, body=function)
+    return FunctionCall(Kind.TOOL.value, str(tool.name), Effect.WRITE.value, arguments, body=function)

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from spanreplay.model.call import Effect, Kind
-from spanreplay.runtime.calls.function_calls import NO_META, Leaf
+from spanreplay.runtime.calls.function_calls import NO_META, FunctionCall
 from spanreplay.runtime.context_variables import reset_variable, set_variable
 from spanreplay.runtime.patches import Patches
-from spanreplay.seams.frameworks.subclasses import leaf_wrappers, wrap_subclasses
+from spanreplay.seams.frameworks.subclasses import function_wrappers, wrap_subclasses
 
 _PLUMBING: Final = frozenset({"callbacks", "config", "run_manager", "runtime"})
 _PLUMBING_MODULES: Final = ("langchain_core.callbacks", "langchain_core.runnables", "langgraph.runtime")
@@ -24,7 +24,7 @@ _call_id: contextvars.ContextVar[str] = contextvars.ContextVar("spanreplay_tool_
 def install(module: Any, patches: Patches) -> None:
     """Patch `langchain_core.tools.base`."""
     base = module.BaseTool
-    run, arun = leaf_wrappers(_describe)
+    run, arun = function_wrappers(_describe)
     wrap_subclasses(base, {"_run": run, "_arun": arun}, patches)
     patches.wrap(base, "run", _note_call_id)
     patches.wrap(base, "arun", _note_call_id_async)
@@ -54,7 +54,7 @@ async def _note_call_id_async(wrapped: Any, tool: Any, args: Any, kwargs: Any) -
 _PLAIN_TYPES: Final = frozenset({str, int, float, bool, type(None), dict, list, tuple})
 
 
-def _describe(tool: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Leaf:
+def _describe(tool: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> FunctionCall:
     injected = getattr(tool, "_injected_args_keys", ())
     arguments: dict[str, Any] = {}
     for name, value in kwargs.items():
@@ -69,4 +69,4 @@ def _describe(tool: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Le
     declared = metadata.get("effect", "") if metadata else ""
     effect = declared if declared in _EFFECTS else _WRITE
     body = getattr(tool, "func", None) or getattr(tool, "coroutine", None)
-    return Leaf(_TOOL, str(tool.name), effect, arguments, _call_id.get(), NO_META, body)
+    return FunctionCall(_TOOL, str(tool.name), effect, arguments, _call_id.get(), NO_META, body)

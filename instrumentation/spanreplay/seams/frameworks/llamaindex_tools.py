@@ -11,10 +11,10 @@ from typing import Any, Final
 from spanreplay import codec
 from spanreplay.model.call import Effect, Kind
 from spanreplay.model.errors import Unserializable
-from spanreplay.runtime.calls.function_calls import Leaf
+from spanreplay.runtime.calls.function_calls import FunctionCall
 from spanreplay.runtime.patches import Patches
 from spanreplay.seams.frameworks.functions import State, wrap_attribute
-from spanreplay.seams.frameworks.subclasses import leaf_wrappers, wrap_subclasses
+from spanreplay.seams.frameworks.subclasses import function_wrappers, wrap_subclasses
 
 _OWN: Final = "llama_index.core."
 _ADAPTERS: Final = "llama_index.core.tools.function_tool"
@@ -25,7 +25,7 @@ _ASYNC_CALLERS: Final = frozenset({"acall"})
 def install(module: Any, patches: Patches) -> None:
     """Patch `llama_index.core.tools.function_tool` or `.types`."""
     if module.__name__.endswith(".types"):
-        run, arun = leaf_wrappers(_describe_class)
+        run, arun = function_wrappers(_describe_class)
         methods = {"__call__": run, "call": run, "acall": arun}
         wrap_subclasses(module.BaseTool, methods, patches, is_wanted=lambda cls: not cls.__module__.startswith(_OWN))
         return
@@ -76,7 +76,7 @@ def _find_user_function(tool: Any, function: Any) -> Any:
     return function
 
 
-def _describe(tool: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Leaf | None:
+def _describe(tool: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> FunctionCall | None:
     user = _find_user_function(tool, function)
     if str(getattr(user, "__module__", "")).startswith(_OWN):
         return None
@@ -84,9 +84,9 @@ def _describe(tool: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str,
     arguments: dict[str, Any] = {k: v for k, v in kwargs.items() if k != context}
     if args:
         arguments["*"] = list(args)
-    return Leaf(Kind.TOOL.value, str(tool.metadata.get_name()), Effect.WRITE.value, arguments, body=user)
+    return FunctionCall(Kind.TOOL.value, str(tool.metadata.get_name()), Effect.WRITE.value, arguments, body=user)
 
 
-def _describe_class(tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Leaf:
+def _describe_class(tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> FunctionCall:
     arguments: dict[str, Any] = {**kwargs, **({"*": list(args)} if args else {})}
-    return Leaf(Kind.TOOL.value, str(tool.metadata.get_name()), Effect.WRITE.value, arguments)
+    return FunctionCall(Kind.TOOL.value, str(tool.metadata.get_name()), Effect.WRITE.value, arguments)

@@ -17,7 +17,7 @@ from typing import Any, Final
 import wrapt
 
 from spanreplay.model.call import Effect, Kind
-from spanreplay.runtime.calls.function_calls import Leaf, call_async
+from spanreplay.runtime.calls.function_calls import FunctionCall, call_async
 from spanreplay.runtime.lanes import Lane, current_crossing, current_lane, inside_lane
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.run import Run, active_run
@@ -69,7 +69,7 @@ async def _wait_for_next_task(wrapped: Any, adapter: Any, args: Any, kwargs: Any
     async def choose() -> str:
         return own
 
-    chosen = await call_async(lambda: Leaf(Kind.COMPUTE.value, _CHOICE, Effect.PURE.value, {}), choose)
+    chosen = await call_async(lambda: FunctionCall(Kind.COMPUTE.value, _CHOICE, Effect.PURE.value, {}), choose)
     task = tasks.get(chosen)
     if chosen == own or (chosen and task is None):
         return result

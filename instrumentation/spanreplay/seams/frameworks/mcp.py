@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from spanreplay.model.call import Effect, Kind
-from spanreplay.runtime.calls.function_calls import Leaf, call_async
+from spanreplay.runtime.calls.function_calls import FunctionCall, call_async
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.run import active_run
 
@@ -31,10 +31,10 @@ def _has_dispatcher() -> bool:
     return find_spec("mcp.shared.jsonrpc_dispatcher") is not None
 
 
-def _describe(method: str, params: Mapping[str, Any] | None) -> Leaf:
+def _describe(method: str, params: Mapping[str, Any] | None) -> FunctionCall:
     shown = {k: v for k, v in (params or {}).items() if k != "_meta"}
     is_tool = method == _CALL_TOOL
-    return Leaf(
+    return FunctionCall(
         kind=Kind.MCP.value,
         name=str(shown.get("name", method)) if is_tool else method,
         effect=(Effect.WRITE if is_tool else Effect.READ).value,
@@ -55,7 +55,7 @@ async def _send_typed(wrapped: Any, session: Any, args: Any, kwargs: Any) -> Any
         return await wrapped(*args, **kwargs)
     request = args[0] if args else kwargs["request"]
 
-    def describe() -> Leaf:
+    def describe() -> FunctionCall:
         dumped = request.model_dump(by_alias=True, mode="json", exclude_none=True)
         return _describe(str(dumped.get("method")), dumped.get("params"))
 

@@ -10,7 +10,7 @@ import json
 from typing import Any, Final
 
 from spanreplay.model.call import Effect, Kind
-from spanreplay.runtime.calls.function_calls import Leaf
+from spanreplay.runtime.calls.function_calls import FunctionCall
 from spanreplay.runtime.patches import Patches
 from spanreplay.seams.frameworks.functions import ObjectState, State, wrap_attribute
 
@@ -22,7 +22,7 @@ def install(module: Any, patches: Patches) -> None:
     """Patch `agents.tool`."""
     invoker = vars(module).get(_INVOKER)
 
-    def describe(tool: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Leaf | None:
+    def describe(tool: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> FunctionCall | None:
         # The SDK's own invoker has the boundary inside
         return None if invoker is not None and isinstance(function, invoker) else _describe(tool, function, args)
 
@@ -52,12 +52,12 @@ def _is_composite(tool: Any) -> bool:
     return bool(getattr(tool, "_is_agent_tool", False)) or origin != "function"
 
 
-def _describe(tool: Any, function: Any, args: tuple[Any, ...]) -> Leaf | None:
+def _describe(tool: Any, function: Any, args: tuple[Any, ...]) -> FunctionCall | None:
     if tool is None or len(args) < 2 or _is_composite(tool):
         return None
     context, text = args[0], args[1]
     user = getattr(function, "__agents_function_tool_wrapped_callable__", function)
-    return Leaf(
+    return FunctionCall(
         kind=Kind.TOOL.value,
         name=str(tool.name),
         effect=Effect.WRITE.value,

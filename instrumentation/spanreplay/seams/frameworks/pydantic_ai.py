@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from spanreplay.model.call import Effect, Kind
-from spanreplay.runtime.calls.function_calls import Leaf, call_async
+from spanreplay.runtime.calls.function_calls import FunctionCall, call_async
 from spanreplay.runtime.context_variables import reset_variable, set_variable
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.run import active_run
@@ -60,9 +60,9 @@ async def _call_tool(wrapped: Any, toolset: Any, args: Any, kwargs: Any) -> Any:
     return await call_with_state(_describe(given, function), live, state)
 
 
-def _describe(given: Mapping[str, Any], function: Any) -> Leaf:
+def _describe(given: Mapping[str, Any], function: Any) -> FunctionCall:
     definition = getattr(given["tool"], "tool_def", None)
-    return Leaf(
+    return FunctionCall(
         kind=Kind.TOOL.value,
         name=str(given["name"]),
         effect=declared_effect(getattr(definition, "metadata", None)),
@@ -76,5 +76,7 @@ async def _call_output_function(wrapped: Any, schema: Any, args: Any, kwargs: An
     if active_run() is None or _toolset.get() is not None:
         return await wrapped(*args, **kwargs)
     arguments = args[0] if args else kwargs["args_dict"]
-    leaf = Leaf(Kind.TOOL.value, str(schema.name), Effect.WRITE.value, dict(arguments), body=schema.function)
-    return await call_async(lambda: leaf, lambda: wrapped(*args, **kwargs))
+    function_call = FunctionCall(
+        Kind.TOOL.value, str(schema.name), Effect.WRITE.value, dict(arguments), body=schema.function
+    )
+    return await call_async(lambda: function_call, lambda: wrapped(*args, **kwargs))

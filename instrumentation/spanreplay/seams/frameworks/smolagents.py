@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from spanreplay.model.call import Kind
-from spanreplay.runtime.calls.function_calls import Leaf
+from spanreplay.runtime.calls.function_calls import FunctionCall
 from spanreplay.runtime.patches import Patches
-from spanreplay.seams.frameworks.subclasses import leaf_wrappers, wrap_subclasses
+from spanreplay.seams.frameworks.subclasses import function_wrappers, wrap_subclasses
 from spanreplay.seams.frameworks.tools import declared_effect, is_of
 
 _PASSING: Final = frozenset({"FinalAnswerTool", "PythonInterpreterTool", "UserInputTool", "LangChainToolWrapper"})
@@ -21,7 +21,7 @@ _SANITIZE: Final = "sanitize_inputs_outputs"
 
 def install(module: Any, patches: Patches) -> None:
     """Patch `smolagents.tools`."""
-    call, _ = leaf_wrappers(_describe, _is_leaf)
+    call, _ = function_wrappers(_describe, _is_leaf)
     patches.wrap(module.Tool, "__call__", call)
     wrap_subclasses(module.Tool, {"__call__": call}, patches)
 
@@ -32,9 +32,9 @@ def _is_leaf(tool: Any) -> bool:
     return not is_passing and not is_of(cls, ("mcpadapt",))
 
 
-def _describe(tool: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Leaf:
+def _describe(tool: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> FunctionCall:
     arguments = {k: v for k, v in kwargs.items() if k != _SANITIZE}
     if args:
         arguments["*"] = list(args)
     effect = declared_effect({"effect": getattr(tool, "effect", "")})
-    return Leaf(Kind.TOOL.value, str(tool.name), effect, arguments, body=getattr(tool, "forward", None))
+    return FunctionCall(Kind.TOOL.value, str(tool.name), effect, arguments, body=getattr(tool, "forward", None))

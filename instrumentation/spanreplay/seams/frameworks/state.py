@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from spanreplay.runtime.calls.function_calls import Leaf, call_sync
+from spanreplay.runtime.calls.function_calls import FunctionCall, call_sync
 from spanreplay.seams.frameworks.functions import Changed
 
 _UNKNOWN: Final[Any] = object()
@@ -60,7 +60,7 @@ def _copy(state: PlainState) -> Any:
         return _UNKNOWN
 
 
-def call_sync_with_state(leaf: Leaf, live: Callable[[], Any], state: PlainState) -> Any:
+def call_sync_with_state(function_call: FunctionCall, live: Callable[[], Any], state: PlainState) -> Any:
     """Run or serve a synchronous call together with its changes of a state."""
     is_live = False
 
@@ -73,7 +73,7 @@ def call_sync_with_state(leaf: Leaf, live: Callable[[], Any], state: PlainState)
         is_same = before is _UNKNOWN or after is _UNKNOWN or before == after
         return result if is_same else Changed(result, after)
 
-    outcome = call_sync(lambda: leaf, watched)
+    outcome = call_sync(lambda: function_call, watched)
     if not isinstance(outcome, Changed):
         return outcome
     if not is_live:

@@ -9,7 +9,7 @@ from typing import Any
 
 import wrapt
 
-from spanreplay.runtime.calls.function_calls import Leaf, call_async, call_sync, with_call
+from spanreplay.runtime.calls.function_calls import FunctionCall, call_async, call_sync, with_call
 from spanreplay.runtime.context_variables import reset_variable, set_variable
 from spanreplay.runtime.patches import Patches, Wrapper
 from spanreplay.runtime.run import active_run
@@ -18,8 +18,9 @@ _inside: contextvars.ContextVar[Any] = contextvars.ContextVar("spanreplay_leaf",
 """The object whose recorded method is running: if its async method calls its sync one, that is the same call."""
 
 
-def leaf_wrappers(
-    describe: Callable[[Any, tuple[Any, ...], dict[str, Any]], Leaf], is_leaf: Callable[[Any], bool] | None = None
+def function_wrappers(
+    describe: Callable[[Any, tuple[Any, ...], dict[str, Any]], FunctionCall],
+    is_leaf: Callable[[Any], bool] | None = None,
 ) -> tuple[Wrapper, Wrapper]:
     """Return sync and async wrappers that make a method a boundary; `describe` gets the object and the arguments.
 
@@ -38,9 +39,9 @@ def leaf_wrappers(
             finally:
                 reset_variable(_inside, token)
 
-        def describe_call() -> Leaf:
-            leaf = describe(instance, args, kwargs)
-            return with_call(leaf, live, args, kwargs) if active.resolver.may_amend else leaf
+        def describe_call() -> FunctionCall:
+            function_call = describe(instance, args, kwargs)
+            return with_call(function_call, live, args, kwargs) if active.resolver.may_amend else function_call
 
         return call_sync(describe_call, lambda: live(*args, **kwargs))
 
@@ -56,9 +57,9 @@ def leaf_wrappers(
             finally:
                 reset_variable(_inside, token)
 
-        def describe_call() -> Leaf:
-            leaf = describe(instance, args, kwargs)
-            return with_call(leaf, live, args, kwargs) if active.resolver.may_amend else leaf
+        def describe_call() -> FunctionCall:
+            function_call = describe(instance, args, kwargs)
+            return with_call(function_call, live, args, kwargs) if active.resolver.may_amend else function_call
 
         return await call_async(describe_call, lambda: live(*args, **kwargs))
 

@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from spanreplay.model.call import Effect
 from spanreplay.runtime.calls.declared import wrap_function
-from spanreplay.runtime.calls.function_calls import Leaf
+from spanreplay.runtime.calls.function_calls import FunctionCall
 
 _EFFECTS: Final = frozenset(each.value for each in Effect)
 _BOUND: Final = "_spanreplay_leaf"
-Describe = Callable[[tuple[Any, ...], dict[str, Any]], Leaf]
-"""Makes a Leaf from the arguments of a call."""
+Describe = Callable[[tuple[Any, ...], dict[str, Any]], FunctionCall]
+"""Makes a FunctionCall from the arguments of a call."""
 
 
 def declared_effect(metadata: Any) -> str:
@@ -37,7 +37,9 @@ def is_of(thing: Any, packages: tuple[str, ...]) -> bool:
     return any(module == package or module.startswith(f"{package}.") for package in packages)
 
 
-def bind_leaf(owner: Any, name: str, describe: Describe, wrap: Callable[[Any, Describe], Any] = wrap_function) -> None:
+def bind_function_call(
+    owner: Any, name: str, describe: Describe, wrap: Callable[[Any, Describe], Any] = wrap_function
+) -> None:
     """Make the function in `owner.name` a boundary, whatever kind of function it is; once.
 
     `wrap` makes a boundary of a function that is not a generator. The wrapper stays when the seam is uninstalled:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from spanreplay.model.call import Effect, Kind
 from spanreplay.model.errors import ReplayMiss
 from spanreplay.runtime.agent_patches import recorded_run
-from spanreplay.runtime.calls.function_calls import Leaf, call_sync
+from spanreplay.runtime.calls.function_calls import FunctionCall, call_sync
 from spanreplay.runtime.process.noted_effects import EFFECTS, VERSIONS, first_environs, sees_effects
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ def attach(run: Run) -> None:
         run.environment = {**run.environment, EFFECTS: VERSIONS}
 
 
-def describe_effect(name: str, arguments: Mapping[str, Any], effect: Effect = Effect.IRREVERSIBLE) -> Leaf:
+def describe_effect(name: str, arguments: Mapping[str, Any], effect: Effect = Effect.IRREVERSIBLE) -> FunctionCall:
     """Describe an effect as a call."""
-    return Leaf(Kind.TOOL.value, name, effect.value, arguments, prints=False)
+    return FunctionCall(Kind.TOOL.value, name, effect.value, arguments, prints=False)
 
 
 def effects_run() -> Run | None:

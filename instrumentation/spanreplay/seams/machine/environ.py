@@ -105,7 +105,7 @@ def _note_use(key: Any, frame: FrameType) -> None:
 def _find_settled(environ: object, key: Any) -> bytes | None:
     """Return the encoded name of a variable whose read adds nothing; the fast path for repeated reads."""
     run = active_run() if environ is os.environ and type(key) is str else None
-    if run is None or run.environment_read is None or run.census is not None:
+    if run is None or run.environment_read is None or run.audit is not None:
         return None
     settled = run.environment_read.settled.get(key)
     return None if settled is None or is_passed(key) else settled
@@ -136,8 +136,8 @@ def install(module: Any, patches: Patches) -> None:
         environment = None if run is None else run.environment_read
         if run is None or environment is None or not isinstance(key, str):
             return real(self, key)
-        if run.census is not None:
-            run.census.add("environment", key, "compared")
+        if run.audit is not None:
+            run.audit.add("environment", key, "compared")
         try:
             value = real(self, key)
         except KeyError:

@@ -12,7 +12,7 @@ from spanreplay.model import config
 from spanreplay.model.call import Effect, Kind, Outcome
 from spanreplay.model.errors import Suspended
 from spanreplay.runtime.agent_patches import Patch, asks, install_patch, recorded_run
-from spanreplay.runtime.calls.function_calls import Leaf, call_async, call_sync
+from spanreplay.runtime.calls.function_calls import FunctionCall, call_async, call_sync
 from spanreplay.runtime.lanes import current_crossing
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.run import Run
@@ -44,12 +44,12 @@ class _Question:
         self._choices = list(choices)
         self.is_asked = False
 
-    def describe(self) -> Leaf:
+    def describe(self) -> FunctionCall:
         """Describe the question as a call."""
         arguments: dict[str, Any] = {"prompt": str(self._prompt)}
         if self._choices:
             arguments["choices"] = self._choices
-        return Leaf(Kind.HUMAN.value, "input", Effect.READ.value, arguments, prints=False)
+        return FunctionCall(Kind.HUMAN.value, "input", Effect.READ.value, arguments, prints=False)
 
     def take_answer(self) -> tuple[bool, Any]:
         """Return the answer given when the run was resumed, if it is due; suspend the run if nobody can answer."""
@@ -142,8 +142,8 @@ def _patch_getpass(patches: Patches, module: Any) -> None:
         if not asks(_getframe(1)) or recorded_run() is None:
             return str(real(prompt, stream, **kwargs))
 
-        def describe() -> Leaf:
-            return Leaf(Kind.HUMAN.value, "getpass", Effect.READ.value, {"prompt": prompt})
+        def describe() -> FunctionCall:
+            return FunctionCall(Kind.HUMAN.value, "getpass", Effect.READ.value, {"prompt": prompt})
 
         # The redactor treats the whole value under this name as a secret
         answer = call_sync(describe, lambda: {"password": real(prompt, stream, **kwargs)})

@@ -108,11 +108,11 @@ def _attach_leaks(run: Run) -> None:
 
     run.leaks = Leaks(run)
     if how == "full" or is_examined:
-        from spanreplay.seams.machine.outside import census
+        from spanreplay.seams.machine.outside import audit
 
-        census.listen()
+        audit.listen()
         if is_examined:
-            census.attach(run)
+            audit.attach(run)
 
 
 def _resume_reads(run: Run, feed: ReadFeed) -> Reads:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from spanreplay.model.call import Effect, Kind
 from spanreplay.runtime.agent_patches import recorded_run
-from spanreplay.runtime.calls.function_calls import Leaf, call_sync
+from spanreplay.runtime.calls.function_calls import FunctionCall, call_sync
 from spanreplay.runtime.patches import Patches
 
 _NAME: Final = "stdin"
@@ -46,8 +46,8 @@ def _recorded(method: str, real: Callable[..., Any], buffer: Any) -> Callable[..
         if recorded_run() is None:
             return real(limit)
 
-        def describe() -> Leaf:
-            return Leaf(Kind.HUMAN.value, _NAME, Effect.READ.value, {"read": method}, prints=False)
+        def describe() -> FunctionCall:
+            return FunctionCall(Kind.HUMAN.value, _NAME, Effect.READ.value, {"read": method}, prints=False)
 
         return call_sync(describe, lambda: _read_whole(real, buffer, limit))
 

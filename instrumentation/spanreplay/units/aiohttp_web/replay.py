@@ -9,7 +9,7 @@ from typing import Any
 
 from spanreplay.model.call import Effect
 from spanreplay.model.errors import ReplayMiss
-from spanreplay.runtime.calls.function_calls import Leaf, call_async
+from spanreplay.runtime.calls.function_calls import FunctionCall, call_async
 from spanreplay.runtime.lanes import Lane, inside_lane
 from spanreplay.runtime.run import Run, active_run
 from spanreplay.units import given
@@ -170,7 +170,7 @@ class ReplayedExchange(Exchange):
 
     async def _serve(self, name: str) -> Any:
         with inside_lane(self.lane):
-            return await call_async(lambda: Leaf(KIND, name, Effect.READ.value, {}, prints=False), _nothing)
+            return await call_async(lambda: FunctionCall(KIND, name, Effect.READ.value, {}, prints=False), _nothing)
 
 
 async def _nothing() -> Any:

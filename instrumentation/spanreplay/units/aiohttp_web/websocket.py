@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 from spanreplay.model import guard
 from spanreplay.model.call import Effect, Kind
 from spanreplay.model.errors import ReplayMiss
-from spanreplay.runtime.calls.function_calls import Leaf, call_async, call_sync
+from spanreplay.runtime.calls.function_calls import FunctionCall, call_async, call_sync
 from spanreplay.units.asgi_messages import describe_headers
 from spanreplay.units.asgi_websocket import END, RECEIVE, SEND, build_message, describe_message
 from spanreplay.units.http_exchange import PART
@@ -58,7 +58,7 @@ def take_over(response: Any, exchange: Session) -> None:
     headers = [each for each in headers if not (exchange.is_dated_by_server and each[0].lower() == b"date")]
     arguments = {_TYPE: "websocket.accept", "headers": describe_headers(headers)}
     with exchange.inside():
-        exchange.note(call_sync, lambda: _write_leaf(arguments), lambda: None)
+        exchange.note(call_sync, lambda: _describe_sent(arguments), lambda: None)
     if not hasattr(response._writer, "send_frame"):
         exchange.hole(_UNKNOWN)
         return
@@ -72,15 +72,15 @@ def record_end(exchange: Session, raised: BaseException | None) -> None:
     """Record how the application finished the session."""
     arguments = {} if raised is None else {"raised": f"{type(raised).__module__}.{type(raised).__qualname__}"}
     with exchange.inside():
-        call_sync(lambda: _write_leaf(arguments, END), lambda: None)
+        call_sync(lambda: _describe_sent(arguments, END), lambda: None)
 
 
-def _write_leaf(arguments: Mapping[str, Any], name: str = SEND) -> Leaf:
-    return Leaf(_KIND, name, Effect.WRITE.value, dict(arguments), prints=False)
+def _describe_sent(arguments: Mapping[str, Any], name: str = SEND) -> FunctionCall:
+    return FunctionCall(_KIND, name, Effect.WRITE.value, dict(arguments), prints=False)
 
 
-def _read_leaf() -> Leaf:
-    return Leaf(_KIND, RECEIVE, Effect.READ.value, {}, prints=False)
+def _describe_received() -> FunctionCall:
+    return FunctionCall(_KIND, RECEIVE, Effect.READ.value, {}, prints=False)
 
 
 async def _nothing() -> Any:
@@ -107,7 +107,7 @@ class _Reader(_Side):
         """Return the next message. Raises: the connection's exception when it ends."""
         if not self._exchange.is_recorded:
             with self._exchange.inside():
-                return _build(await call_async(_read_leaf, _nothing))
+                return _build(await call_async(_describe_received, _nothing))
         came: list[Any] = []
 
         async def take() -> dict[str, Any]:
@@ -121,7 +121,7 @@ class _Reader(_Side):
             return {} if found is None else found[0]
 
         with self._exchange.inside():
-            await call_async(_read_leaf, take)
+            await call_async(_describe_received, take)
         if isinstance(came[0], Exception):
             raise came[0]
         return came[0]
@@ -158,8 +158,8 @@ class _Writer(_Side):
             return
         is_recorded = self._exchange.is_recorded
         with self._exchange.inside():
-            leaf = _write_leaf(found[0])
-            await call_async(lambda: leaf, lambda: send(*args, **kwargs) if is_recorded else _nothing())
+            function_call = _describe_sent(found[0])
+            await call_async(lambda: function_call, lambda: send(*args, **kwargs) if is_recorded else _nothing())
 
 
 def _describe(came: Any) -> tuple[dict[str, Any], bool]:

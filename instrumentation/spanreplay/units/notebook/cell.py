@@ -21,7 +21,7 @@ from typing import Any, Final
 from spanreplay.model import config, guard
 from spanreplay.model.call import Effect, Kind, Outcome
 from spanreplay.runtime.calls import printed
-from spanreplay.runtime.calls.function_calls import Leaf, call_sync
+from spanreplay.runtime.calls.function_calls import FunctionCall, call_sync
 from spanreplay.runtime.lanes import current_lane
 from spanreplay.runtime.run import Run, active_run
 from spanreplay.units.jobs import Ended, record_job, record_job_async
@@ -135,9 +135,9 @@ class Cell:
             run.hole(WHY_BETWEEN)
 
 
-def describe(name: str) -> Leaf:
+def describe(name: str) -> FunctionCall:
     """Return the call that notes how a cell was interrupted."""
-    return Leaf(Kind.COMPUTE.value, name, Effect.READ.value, {}, prints=False)
+    return FunctionCall(Kind.COMPUTE.value, name, Effect.READ.value, {}, prints=False)
 
 
 def _describe_output(output: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.model.call import Effect, Kind
-from spanreplay.runtime.calls.function_calls import Leaf, call_sync
+from spanreplay.runtime.calls.function_calls import FunctionCall, call_sync
 from spanreplay.runtime.context_variables import reset_variable, set_variable
 from spanreplay.runtime.lanes import Lane, current_lane, inside_lane, is_within
 from spanreplay.runtime.run import active_run
@@ -160,13 +160,13 @@ def _make_job(make: Callable[[], Any], told: Mapping[str, Any]) -> Any:
     return job
 
 
-def _describe_added(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Leaf:
+def _describe_added(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> FunctionCall:
     """Describe the code's arguments; values that the scheduler generates differ each time."""
     named = {**dict(zip(_ADDED, args, strict=False)), **kwargs}
     function, trigger = named.pop("func"), named.pop("trigger", None)
     named[_FUNCTION] = function if isinstance(function, str) else getattr(function, "__qualname__", "")
     named["trigger"] = trigger if trigger is None else str(trigger)
-    return Leaf(Kind.TOOL.value, "apscheduler.add_job", Effect.WRITE.value, keep_encodable(named), prints=False)
+    return FunctionCall(Kind.TOOL.value, "apscheduler.add_job", Effect.WRITE.value, keep_encodable(named), prints=False)
 
 
 def _store(wrapped: Any, scheduler: Any, args: Any, kwargs: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.model import guard
 from spanreplay.model.call import Effect, Kind
-from spanreplay.runtime.calls.function_calls import Leaf, call_async
+from spanreplay.runtime.calls.function_calls import FunctionCall, call_async
 from spanreplay.runtime.calls.open_call import plumbing
 from spanreplay.runtime.run import active_run
 from spanreplay.units import factory
@@ -106,12 +106,12 @@ def _make_job(redis: Any, job_id: str, kwargs: Mapping[str, Any]) -> Any:
     return Job(job_id, redis=redis, _queue_name=queue, _deserializer=redis.job_deserializer)
 
 
-def _describe_published(redis: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Leaf:
+def _describe_published(redis: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> FunctionCall:
     own = {name: value for name, value in kwargs.items() if name not in (*_OPTIONS, _ID, "function")}
     function, *rest = (*args, kwargs["function"]) if "function" in kwargs else args
     told = {"function": function, "args": rest, "kwargs": own, "queue": redis.default_queue_name}
     told |= {name.strip("_"): kwargs[name] for name in (*_OPTIONS, _ID) if kwargs.get(name) is not None}
-    return Leaf(Kind.TOOL.value, "arq.enqueue_job", Effect.WRITE.value, keep_encodable(told), prints=False)
+    return FunctionCall(Kind.TOOL.value, "arq.enqueue_job", Effect.WRITE.value, keep_encodable(told), prints=False)
 
 
 # ── the worker ──────────────────────────────────────────────────────────────────────────────────────

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from spanreplay.model import guard
 from spanreplay.model.call import Effect, Kind, Outcome
-from spanreplay.runtime.calls.function_calls import Leaf, call_sync
+from spanreplay.runtime.calls.function_calls import FunctionCall, call_sync
 from spanreplay.runtime.run import active_run
 from spanreplay.units import caller, factory
 from spanreplay.units.jobs import Ended, describe_exception, is_replay, keep_encodable, not_here, record_job, replay_job
@@ -107,12 +107,12 @@ def _update(wrapped: Any, task: Any, args: Any, kwargs: Any) -> Any:
     """Record a task's update of its own state as a write."""
     named = {**dict(zip(("task_id", "state", "meta"), args, strict=False)), **kwargs}
     told = {name: named.get(name) for name in ("state", "meta")}
-    leaf = Leaf(Kind.TOOL.value, "celery.update_state", Effect.WRITE.value, told, prints=False)
+    function_call = FunctionCall(Kind.TOOL.value, "celery.update_state", Effect.WRITE.value, told, prints=False)
 
     def update() -> None:
         wrapped(*args, **kwargs)
 
-    return call_sync(lambda: leaf, update)
+    return call_sync(lambda: function_call, update)
 
 
 # ── published tasks ─────────────────────────────────────────────────────────────────────────────────
@@ -132,11 +132,11 @@ def _publish(wrapped: Any, app: Any, args: Any, kwargs: Any) -> Any:
     return (kwargs.get("result_cls") or app.AsyncResult)(task_id)
 
 
-def _describe_published(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Leaf:
+def _describe_published(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> FunctionCall:
     named = {**dict(zip(("name", "args", "kwargs", "countdown", "eta"), args, strict=False)), **kwargs}
     told = {name: named.get(name) for name in ("name", "args", "kwargs")}
     told |= {name: named[name] for name in _OPTIONS if named.get(name) is not None}
-    return Leaf(Kind.TOOL.value, "celery.send_task", Effect.WRITE.value, keep_encodable(told), prints=False)
+    return FunctionCall(Kind.TOOL.value, "celery.send_task", Effect.WRITE.value, keep_encodable(told), prints=False)
 
 
 # ── the worker ──────────────────────────────────────────────────────────────────────────────────────

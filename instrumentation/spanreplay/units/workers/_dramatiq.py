@@ -19,7 +19,7 @@ import wrapt
 from spanreplay.model import guard
 from spanreplay.model.call import Effect, Kind, Outcome
 from spanreplay.model.errors import ReplayMiss
-from spanreplay.runtime.calls.function_calls import Leaf, call_sync
+from spanreplay.runtime.calls.function_calls import FunctionCall, call_sync
 from spanreplay.runtime.calls.open_call import plumbing
 from spanreplay.runtime.context_variables import reset_variable, set_variable
 from spanreplay.runtime.run import active_run
@@ -160,9 +160,9 @@ def _publish(wrapped: Any, broker: Any, args: Any, kwargs: Any) -> Any:
     return made[0] if made else message.copy(**told_of)
 
 
-def _describe_published(message: Any, delay: Any) -> Leaf:
+def _describe_published(message: Any, delay: Any) -> FunctionCall:
     told = {**_without_drawn(message.asdict()), "delay": delay}
-    return Leaf(Kind.TOOL.value, "dramatiq.enqueue", Effect.WRITE.value, keep_encodable(told), prints=False)
+    return FunctionCall(Kind.TOOL.value, "dramatiq.enqueue", Effect.WRITE.value, keep_encodable(told), prints=False)
 
 
 def _without_drawn(value: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from spanreplay.model import guard
 from spanreplay.model.call import Effect, Kind, Outcome
 from spanreplay.model.errors import ReplayMiss
-from spanreplay.runtime.calls.function_calls import Leaf, call_sync
+from spanreplay.runtime.calls.function_calls import FunctionCall, call_sync
 from spanreplay.runtime.context_variables import reset_variable, set_variable
 from spanreplay.runtime.run import active_run
 from spanreplay.units import factory
@@ -150,9 +150,9 @@ def _publish(wrapped: Any, huey: Any, args: Any, kwargs: Any) -> Any:
     )
 
 
-def _describe_published(huey: Any, task: Any) -> Leaf:
+def _describe_published(huey: Any, task: Any) -> FunctionCall:
     told = _without_drawn(_describe_task(huey, task))
-    return Leaf(Kind.TOOL.value, "huey.enqueue", Effect.WRITE.value, told, prints=False)
+    return FunctionCall(Kind.TOOL.value, "huey.enqueue", Effect.WRITE.value, told, prints=False)
 
 
 def _without_drawn(task: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.model import guard
 from spanreplay.model.call import Effect, Kind
-from spanreplay.runtime.calls.function_calls import Leaf, call_sync
+from spanreplay.runtime.calls.function_calls import FunctionCall, call_sync
 from spanreplay.runtime.run import active_run
 from spanreplay.units import factory
 from spanreplay.units.jobs import is_replay
@@ -107,16 +107,18 @@ def _ask(wrapped: Any, kernel: Any, args: Any, kwargs: Any) -> Any:
     if active_run() is None:
         return wrapped(*args, **kwargs)
     prompt = str(args[0] if args else kwargs.get("prompt", ""))
-    leaf = Leaf(Kind.HUMAN.value, "input", Effect.READ.value, {"prompt": prompt}, prints=False)
-    return call_sync(lambda: leaf, lambda: wrapped(*args, **kwargs))
+    function_call = FunctionCall(Kind.HUMAN.value, "input", Effect.READ.value, {"prompt": prompt}, prints=False)
+    return call_sync(lambda: function_call, lambda: wrapped(*args, **kwargs))
 
 
 def _ask_secret(wrapped: Any, kernel: Any, args: Any, kwargs: Any) -> Any:
     if active_run() is None:
         return wrapped(*args, **kwargs)
     prompt = str(args[0] if args else kwargs.get("prompt", ""))
-    leaf = Leaf(Kind.HUMAN.value, getpass.getpass.__name__, Effect.READ.value, {"prompt": prompt}, prints=False)
-    answer = call_sync(lambda: leaf, lambda: {"password": wrapped(*args, **kwargs)})
+    function_call = FunctionCall(
+        Kind.HUMAN.value, getpass.getpass.__name__, Effect.READ.value, {"prompt": prompt}, prints=False
+    )
+    answer = call_sync(lambda: function_call, lambda: {"password": wrapped(*args, **kwargs)})
     return answer["password"]
 
 

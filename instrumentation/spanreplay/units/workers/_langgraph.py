@@ -20,7 +20,7 @@ from spanreplay.model import guard
 from spanreplay.model.call import Effect, Kind, Outcome
 from spanreplay.model.errors import ReplayMiss, Unserializable
 from spanreplay.runtime.caller.running import entered
-from spanreplay.runtime.calls.function_calls import Leaf, call_sync
+from spanreplay.runtime.calls.function_calls import FunctionCall, call_sync
 from spanreplay.runtime.lanes import Lane, current_lane, inside_lane, is_within
 from spanreplay.runtime.run import Run, active_run
 from spanreplay.units.jobs import (
@@ -131,9 +131,9 @@ def _note_thread(path: Mapping[str, Any]) -> None:
         call_sync(lambda: _describe_thread(path), lambda: _Memory().describe(**path))
 
 
-def _describe_thread(path: Mapping[str, Any]) -> Leaf:
+def _describe_thread(path: Mapping[str, Any]) -> FunctionCall:
     told = {"thread_id": str(path["thread_id"])}
-    return Leaf(Kind.COMPUTE.value, "langgraph.thread", Effect.READ.value, told, prints=False)
+    return FunctionCall(Kind.COMPUTE.value, "langgraph.thread", Effect.READ.value, told, prints=False)
 
 
 def _no_memory() -> Any:

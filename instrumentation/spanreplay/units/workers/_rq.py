@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from spanreplay.model import guard
 from spanreplay.model.call import Effect, Kind
-from spanreplay.runtime.calls.function_calls import Leaf, call_sync
+from spanreplay.runtime.calls.function_calls import FunctionCall, call_sync
 from spanreplay.runtime.run import active_run
 from spanreplay.units import factory
 from spanreplay.units.jobs import Ended, is_replay, keep_encodable, not_here, record_job, replay_job
@@ -60,11 +60,11 @@ def _publish(wrapped: Any, queue: Any, args: Any, kwargs: Any) -> Any:
     job = args[0] if args else kwargs["job"]
     made: list[Any] = []
 
-    def describe() -> Leaf:
+    def describe() -> FunctionCall:
         told = {"queue": queue.name, **keep_encodable({name: getattr(job, name) for name in _COMPARED})}
         if len(args) > 1:
             told["at"] = args[1]
-        return Leaf(Kind.TOOL.value, "rq.enqueue", Effect.WRITE.value, told, prints=False)
+        return FunctionCall(Kind.TOOL.value, "rq.enqueue", Effect.WRITE.value, told, prints=False)
 
     def publish() -> str:
         made.append(wrapped(*args, **kwargs))
@@ -78,12 +78,12 @@ def _publish(wrapped: Any, queue: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _save_meta(wrapped: Any, job: Any, args: Any, kwargs: Any) -> Any:
-    leaf = Leaf(Kind.TOOL.value, "rq.save_meta", Effect.WRITE.value, {"meta": job.meta}, prints=False)
+    function_call = FunctionCall(Kind.TOOL.value, "rq.save_meta", Effect.WRITE.value, {"meta": job.meta}, prints=False)
 
     def save() -> None:
         wrapped(*args, **kwargs)
 
-    return call_sync(lambda: leaf, save)
+    return call_sync(lambda: function_call, save)
 
 
 # ── the worker ──────────────────────────────────────────────────────────────────────────────────────

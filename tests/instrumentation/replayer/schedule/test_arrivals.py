@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from spanreplay.model.call import CallRecord
-from spanreplay.replayer.schedule import arrivals, patience
+from spanreplay.replayer.schedule import arrivals, stall_detector
 from spanreplay.replayer.schedule.gate import OrderGate
-from spanreplay.runtime.processes import Family
+from spanreplay.runtime.processes import ProcessGroup
 from support.spool_tools import wait_until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this kernel does not tell")
@@ -27,16 +27,16 @@ def _made(seq: int, end_seq: int) -> CallRecord:
 
 def test_s68_a_process_that_takes_long_to_start_is_waited_for_while_it_gets_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it brings first goes out first; a process that stands still is given up as ever."""
-    monkeypatch.setattr(patience, "STALL_AWAITED_MS", 1_000)
+    monkeypatch.setattr(stall_detector, "STALL_AWAITED_MS", 1_000)
     monkeypatch.setattr(arrivals, "STEP_MS", 50)
     gate = OrderGate([_made(1, 4), _made(2, 5)], lambda seq: False)
-    family = Family.make(0)
+    process_group = ProcessGroup.make(0)
     starting = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
-        number = family.new_number()
-        family.state_starting(number, True)
-        family.state_pid(number, starting.pid)
-        gate.share(family)
+        number = process_group.new_number()
+        process_group.state_starting(number, True)
+        process_group.state_pid(number, starting.pid)
+        gate.share(process_group)
         waiting = threading.Thread(target=gate.wait_turn, args=(5,))
         waiting.start()
         wait_until(lambda: arrivals._read_spent_ms(starting.pid) >= 3_000, "the process to get on")
@@ -47,4 +47,4 @@ def test_s68_a_process_that_takes_long_to_start_is_waited_for_while_it_gets_on(m
     finally:
         starting.kill()
         starting.wait()
-        family.close()
+        process_group.close()

@@ -15,8 +15,8 @@ import pytest
 
 import spanreplay
 from spanreplay.model.call import CallRecord
-from spanreplay.replayer.schedule.crew import Crew
 from spanreplay.replayer.schedule.gate import OrderGate
+from spanreplay.replayer.schedule.thread_census import ThreadCensus
 from spanreplay.runtime.order.counted import TurnCondition, nothing
 from support.in_process import recorded, replayed
 from support.programs import UNIT_S, World, build, random_program, run_instantly
@@ -33,7 +33,7 @@ def made(seq: int, end_seq: int, **fields: Any) -> CallRecord:
 def test_a_forked_process_can_count_whatever_another_thread_did() -> None:
     """Who holds the condition while a process is forked is not there to give it back."""
     condition = TurnCondition()
-    crew, is_held, may_go = Crew(condition, nothing), threading.Event(), threading.Event()
+    census, is_held, may_go = ThreadCensus(condition, nothing), threading.Event(), threading.Event()
 
     def hold() -> None:
         with condition:
@@ -46,7 +46,7 @@ def test_a_forked_process_can_count_whatever_another_thread_did() -> None:
     child = os.fork()
     if child == 0:
         signal.alarm(30)
-        crew.started()
+        census.started()
         os._exit(0)
     status = os.waitpid(child, 0)[1]
     may_go.set()
@@ -92,7 +92,7 @@ def test_gate_orders_the_parts_of_streams() -> None:
 def test_gate_skips_a_completion_that_never_comes() -> None:
     """A call that a changed program does not make holds its successors up for a moment only."""
     gate = OrderGate([made(1, 5), made(2, 4)], lambda seq: False)
-    gate.crew.started()
+    gate.census.started()
     waiter = threading.Thread(target=gate.wait_turn, args=(5,))
     waiter.start()
     waiter.join(30)

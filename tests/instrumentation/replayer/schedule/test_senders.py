@@ -6,9 +6,9 @@ import copy
 import threading
 from typing import Any
 
-from spanreplay.replayer.schedule.crew import Crew
 from spanreplay.replayer.schedule.gate import OrderGate
 from spanreplay.replayer.schedule.senders import finish_sending, send_in_turn
+from spanreplay.replayer.schedule.thread_census import ThreadCensus
 
 
 class _Gate(OrderGate):
@@ -26,7 +26,7 @@ class _Gate(OrderGate):
 def test_s68_worker_goes_on_before_it_is_the_turn_of_its_result() -> None:
     """A result waits for its turn in a thread of its own, as it was when the work ended, and is sent before the end."""
     gate, sent, result = _Gate(), list[Any](), ["as it was"]
-    gate.crew = Crew(threading.Condition(), lambda: None, busy=2)
+    gate.census = ThreadCensus(threading.Condition(), lambda: None, busy=2)
 
     def send_back(queue: Any, work_id: int, result: Any = None) -> None:
         sent.append((work_id, copy.deepcopy(result)))
@@ -35,7 +35,7 @@ def test_s68_worker_goes_on_before_it_is_the_turn_of_its_result() -> None:
     result.append("changed later")
     send_in_turn(gate, "main/px:work#2", send_back, (None, 2), {"result": None})
     assert sent == []
-    assert gate.crew.working == 0
+    assert gate.census.working == 0
     gate.opens.set()
     finish_sending()
     assert sent == [(1, ["as it was"]), (2, None)]

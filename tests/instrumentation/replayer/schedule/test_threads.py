@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from spanreplay.replayer.schedule import gate as order
-from spanreplay.replayer.schedule import patience, threads
+from spanreplay.replayer.schedule import stall_detector, threads
 from spanreplay.replayer.schedule.gate import OrderGate
 from spanreplay.runtime.patches import Patches
 
@@ -116,17 +116,17 @@ def test_n2_daemon_counts_from_its_first_turn_on_and_the_agents_own_from_its_sta
     try:
         own = threading.Thread(target=lambda: go.wait(10), daemon=True)
         own.start()
-        own_counts = gate.crew.size
+        own_counts = gate.census.size
         library = threading.Thread(target=helper, daemon=True)
         runpy.run_path(str(file), {"start": library.start})
-        before = gate.crew.size
+        before = gate.census.size
         go.set()
         is_here.wait(10)
         own.join(10)
-        during = gate.crew.size
+        during = gate.census.size
         leave.set()
         library.join(10)
-        assert (own_counts, before, during, gate.crew.size) == (2, 2, 2, 1)
+        assert (own_counts, before, during, gate.census.size) == (2, 2, 2, 1)
     finally:
         patches.undo()
 
@@ -137,7 +137,7 @@ def test_n2_call_of_a_pool_that_a_daemon_asked_first_may_wait() -> None:
     at_work, asked = [], threading.Event()
 
     def work() -> None:
-        at_work.append(gate.crew.working)
+        at_work.append(gate.census.working)
         asked.set()
         go.wait(60)
 
@@ -151,12 +151,12 @@ def test_n2_call_of_a_pool_that_a_daemon_asked_first_may_wait() -> None:
         daemon.start()
         asked.wait(10)
         until = time.monotonic() + 10
-        while gate.crew.working != 1 and time.monotonic() < until:
+        while gate.census.working != 1 and time.monotonic() < until:
             threading.Event().wait(0.01)
-        while_waiting = gate.crew.working
+        while_waiting = gate.census.working
         go.set()
         daemon.join(10)
-        assert (at_work[0] >= 2, while_waiting, gate.crew.working) == (True, 1, 1)
+        assert (at_work[0] >= 2, while_waiting, gate.census.working) == (True, 1, 1)
     finally:
         patches.undo()
 
@@ -172,9 +172,9 @@ def test_n2_thread_counts_until_its_lane_has_ended(tmp_path: Path, is_daemon: bo
 
         def run() -> None:
             body()
-            before = gate.crew.size
+            before = gate.census.size
             gate.wait_turn(-1)  # as the end of a lane does
-            sizes.append((before, gate.crew.size))
+            sizes.append((before, gate.census.size))
 
         thread.run = run
         return wrapped(*args, **kwargs)
@@ -189,7 +189,7 @@ def test_n2_thread_counts_until_its_lane_has_ended(tmp_path: Path, is_daemon: bo
         runpy.run_path(str(file), {"start": thread.start})
         thread.join(10)
         assert sizes == [(1 if is_daemon else 2, 2)]
-        assert gate.crew.size == 1
+        assert gate.census.size == 1
     finally:
         patches.undo()
         lanes.undo()
@@ -211,10 +211,10 @@ def test_n2_thread_that_is_started_again_counts_once(monkeypatch: pytest.MonkeyP
         thread = threading.Thread(target=lambda: None)
         with pytest.raises(RuntimeError, match="can't start"):
             thread.start()
-        assert gate.crew.size == 1
+        assert gate.census.size == 1
         thread.start()
         thread.join(10)
-        assert gate.crew.size == 1
+        assert gate.census.size == 1
     finally:
         patches.undo()
 
@@ -226,7 +226,7 @@ def test_n2_thread_that_ends_while_it_is_looked_at_is_not_at_work(monkeypatch: p
         raise ProcessLookupError(descriptor)
 
     monkeypatch.setattr(posix, "read", read)
-    assert not patience._is_any_runnable(())
+    assert not stall_detector._is_any_runnable(())
 
 
 def test_n2_thread_of_an_earlier_replay_does_not_count_in_the_next() -> None:
@@ -259,7 +259,7 @@ def test_n2_thread_of_an_earlier_replay_does_not_count_in_the_next() -> None:
             item.notify_all()  # it waits again, through what the later replay has patched
         ends = time.monotonic() + 0.5  # ten looks of the other
         while time.monotonic() < ends:
-            seen.append((later.crew.working, later.crew.size, later.crew.idle))
+            seen.append((later.census.working, later.census.size, later.census.idle))
             threading.Event().wait(0.01)
     finally:
         never.append(True)

@@ -24,7 +24,7 @@ import trio
 import spanreplay
 from spanreplay.model import config
 from spanreplay.model.call import Recording
-from spanreplay.replayer.schedule import patience, worker_watch
+from spanreplay.replayer.schedule import stall_detector, worker_watch
 from spanreplay.seams.concurrency import anyio as _anyio
 from spanreplay.seams.concurrency import trio as _trio
 from support.in_process import Replayed, Seams, recorded, replayed
@@ -42,7 +42,7 @@ def ask(question: str) -> str:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pool that seems to work is given up early."""
-    monkeypatch.setattr(patience, "STALL_AWAITED_MS", 1_000)
+    monkeypatch.setattr(stall_detector, "STALL_AWAITED_MS", 1_000)
     monkeypatch.setattr(worker_watch, "VAIN_MS", 2_000)
 
 

@@ -23,7 +23,7 @@ from spanreplay.model.code_state import NAMES
 from spanreplay.runtime.agent_patches import Patch, install_patch, recorded_run
 from spanreplay.runtime.caller.places import is_code
 from spanreplay.runtime.caller.whoever import is_of_run
-from spanreplay.runtime.calls.function_calls import Leaf, call_sync
+from spanreplay.runtime.calls.function_calls import FunctionCall, call_sync
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.process.noted_effects import sees_effects
 from spanreplay.runtime.run import active_run
@@ -88,9 +88,9 @@ class CursorMixin:
             live()
             return {**self._collect(), **connection._take_traced()}
 
-        def describe() -> Leaf:
+        def describe() -> FunctionCall:
             arguments = {"database": connection._database, "sql": sql, "parameters": parameters}
-            return Leaf(Kind.TOOL.value, f"sqlite3.{name}", _effect(sql), arguments)
+            return FunctionCall(Kind.TOOL.value, f"sqlite3.{name}", _effect(sql), arguments)
 
         with connection._tracing():
             value = call_sync(describe, run_live)
@@ -365,9 +365,9 @@ def _connect(real: Any, factory: Any, args: tuple[Any, ...], kwargs: dict[str, A
 
     shown = database if isinstance(database, str) else str(getattr(database, "__fspath__", lambda: database)())
 
-    def describe() -> Leaf:
+    def describe() -> FunctionCall:
         arguments = {"database": shown, **_modes(args, kwargs)}
-        return Leaf(Kind.TOOL.value, "sqlite3.connect", Effect.READ.value, arguments)
+        return FunctionCall(Kind.TOOL.value, "sqlite3.connect", Effect.READ.value, arguments)
 
     _begin(database, is_uri=bool(kwargs.get("uri")))
     call_sync(describe, live)

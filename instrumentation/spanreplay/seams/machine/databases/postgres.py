@@ -14,7 +14,7 @@ from typing import Any, Final
 from spanreplay.model import config
 from spanreplay.model.call import Effect, Kind
 from spanreplay.runtime.agent_patches import recorded_run
-from spanreplay.runtime.calls.function_calls import Leaf
+from spanreplay.runtime.calls.function_calls import FunctionCall
 from spanreplay.runtime.run import active_run
 
 _READS: Final = ("select", "show", "explain", "values", "table")
@@ -23,11 +23,11 @@ SERVER_VERSION: Final = 150000
 """The version that a stand-in reports; drivers check whether a server is newer than those they know."""
 
 
-def describe_statement(name: str, sql: str, parameters: Any) -> Leaf:
+def describe_statement(name: str, sql: str, parameters: Any) -> FunctionCall:
     """Describe one statement as a call."""
     words = sql.lstrip(" \t\r\n(;").split(None, 1)
     effect = Effect.READ if words and words[0].lower() in _READS else Effect.IRREVERSIBLE
-    return Leaf(Kind.TOOL.value, name, effect.value, {"sql": sql, "parameters": parameters})
+    return FunctionCall(Kind.TOOL.value, name, effect.value, {"sql": sql, "parameters": parameters})
 
 
 def build_value(rows: Iterable[Any], columns: list[list[Any]] | None, rowcount: int, status: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import psycopg2.extensions
 
 from spanreplay.model.call import Effect, Kind
 from spanreplay.runtime.agent_patches import Patch, install_patch, recorded_run
-from spanreplay.runtime.calls.function_calls import Leaf, call_sync
+from spanreplay.runtime.calls.function_calls import FunctionCall, call_sync
 from spanreplay.runtime.patches import Patches
 from spanreplay.seams.machine.databases.postgres import (
     SERVER_VERSION,
@@ -104,7 +104,7 @@ class RecordedCursor(_Cursor):  # type: ignore[misc]  # a class of C, known at r
             return _Cursor.mogrify(self, query, vars)
         shown = {"sql": _text(query), "parameters": vars}
         return call_sync(
-            lambda: Leaf(Kind.TOOL.value, "psycopg2.mogrify", Effect.READ.value, shown),
+            lambda: FunctionCall(Kind.TOOL.value, "psycopg2.mogrify", Effect.READ.value, shown),
             lambda: _Cursor.mogrify(self, query, vars),
         )
 
@@ -390,10 +390,10 @@ def install(module: Any, patches: Patches) -> None:
     ) -> Any:
         cls = _beneath(connection_factory)
 
-        def describe() -> Leaf:
+        def describe() -> FunctionCall:
             named = psycopg2.extensions.parse_dsn(dsn) if dsn else {}
-            leaf: Leaf = describe_connect("psycopg2", {**named, **options}, {})
-            return leaf
+            function_call: FunctionCall = describe_connect("psycopg2", {**named, **options}, {})
+            return function_call
 
         if not is_replayed_here():
             if effects_run() is None:

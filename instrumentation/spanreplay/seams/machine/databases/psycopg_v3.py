@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from spanreplay.model.call import Effect, Kind
 from spanreplay.runtime.agent_patches import recorded_run
-from spanreplay.runtime.calls.function_calls import Leaf, call_async, call_sync
+from spanreplay.runtime.calls.function_calls import FunctionCall, call_async, call_sync
 from spanreplay.runtime.patches import Patches
 from spanreplay.seams.machine.databases import psycopg_stand_ins
 from spanreplay.seams.machine.databases.postgres import (
@@ -330,19 +330,21 @@ def _patch_types(patches: Patches, cls: Any) -> None:
             found = ask()
             return None if found is None else {field: getattr(found, field) for field in _TYPE_FIELDS}
 
-        leaf = Leaf(Kind.TOOL.value, "psycopg.TypeInfo.fetch", Effect.READ.value, {"name": _text(name)})
-        value = call_sync(lambda: leaf, live)
+        function_call = FunctionCall(
+            Kind.TOOL.value, "psycopg.TypeInfo.fetch", Effect.READ.value, {"name": _text(name)}
+        )
+        value = call_sync(lambda: function_call, live)
         return None if value is None else cls(**value)
 
     patches.replace(cls, "fetch", classmethod(fetch))
 
 
-def _describe(conninfo: str, options: dict[str, Any]) -> Leaf:
+def _describe(conninfo: str, options: dict[str, Any]) -> FunctionCall:
     from psycopg.conninfo import conninfo_to_dict
 
     named = {**conninfo_to_dict(conninfo), **options}
-    leaf: Leaf = describe_connect("psycopg", named, {"autocommit": bool(options.get("autocommit"))})
-    return leaf
+    function_call: FunctionCall = describe_connect("psycopg", named, {"autocommit": bool(options.get("autocommit"))})
+    return function_call
 
 
 def _patch_transactions(patches: Patches, cls: Any, *, is_async: bool) -> None:

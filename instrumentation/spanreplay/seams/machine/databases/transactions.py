@@ -57,8 +57,8 @@ async def tell_async(name: str, arguments: Mapping[str, Any], live: Callable[[],
 def describe_connect(driver: str, parameters: Mapping[str, Any], modes: Mapping[str, Any]) -> Any:
     """Describe a connection as a call; the server may vary by machine, so it is only listed where it differs."""
     server = {name: str(parameters[name]) for name in _SERVER if parameters.get(name)}
-    leaf = describe_effect(f"{driver}.connect", modes, Effect.READ)
-    return leaf._replace(beside={"server": server}) if server else leaf
+    function_call = describe_effect(f"{driver}.connect", modes, Effect.READ)
+    return function_call._replace(beside={"server": server}) if server else function_call
 
 
 class Block:

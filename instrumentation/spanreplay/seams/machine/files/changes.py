@@ -20,7 +20,7 @@ from spanreplay.model.call import Effect, Kind
 from spanreplay.model.code_state import APPENDS, CONTENT, KEEPS, NAMES, NOTHING, REPLACES, TIMES
 from spanreplay.runtime.agent_patches import Patch, install_patch, recorded_run, replace_in_os
 from spanreplay.runtime.caller.places import DEVICES, asks_for, is_input, places
-from spanreplay.runtime.calls.function_calls import Leaf, call_sync
+from spanreplay.runtime.calls.function_calls import FunctionCall, call_sync
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.process.outside_io import unwatched
 from spanreplay.seams.machine.clock.temporary import asks_for_temporary, is_tempfile
@@ -77,7 +77,7 @@ def _seed(run: Run, real: Any, path: str, mode: str) -> None:
         return read_content(run, real, path, "changed")
 
     arguments = {"path": name_of(run, path), "mode": mode}
-    value = call_sync(lambda: Leaf(Kind.TOOL.value, "open", Effect.READ.value, arguments), live)
+    value = call_sync(lambda: FunctionCall(Kind.TOOL.value, "open", Effect.READ.value, arguments), live)
     if not is_live and run.overlay is not None and CONTENT in value:
         run.overlay.put(path, value[CONTENT])
 
@@ -113,7 +113,7 @@ def look_before(run: Run, path: str, how: str = KEEPS) -> str:
             return there
     arguments = {"path": written.name(path)}
     found = call_sync(
-        lambda: Leaf(Kind.TOOL.value, "lookup", Effect.READ.value, arguments),
+        lambda: FunctionCall(Kind.TOOL.value, "lookup", Effect.READ.value, arguments),
         lambda: {"folder": _kind_at(os.stat, folder), "there": there},
     )
     if run.overlay is not None:
@@ -222,7 +222,7 @@ def _read_by_descriptor(run: Run, real: Any, path: str) -> None:
             return {"there": "file"}  # opening it says why
 
     arguments = {"path": name_of(run, path), "mode": "rb"}
-    value = call_sync(lambda: Leaf(Kind.TOOL.value, "open", Effect.READ.value, arguments), live)
+    value = call_sync(lambda: FunctionCall(Kind.TOOL.value, "open", Effect.READ.value, arguments), live)
     if is_live or run.overlay is None or run.session is None:
         return
     if CONTENT in value:

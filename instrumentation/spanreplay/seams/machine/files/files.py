@@ -21,7 +21,7 @@ from spanreplay.runtime.agent_patches import Patch, install_patch, replace_copie
 from spanreplay.runtime.caller.caller import is_ours as is_of_us
 from spanreplay.runtime.caller.caller import keeps_log
 from spanreplay.runtime.caller.places import DEVICES, asks_for, forget_places, places
-from spanreplay.runtime.calls.function_calls import Leaf, call_sync
+from spanreplay.runtime.calls.function_calls import FunctionCall, call_sync
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.process.outside_io import unwatched
 from spanreplay.runtime.process.real_paths import real_path
@@ -91,8 +91,8 @@ def _ask(run: Run, real: Any, path: str, given: tuple[Any, ...], *, is_by_progra
         is_live = True
         return read_content(run, real, file, "read")
 
-    def describe() -> Leaf:
-        return Leaf(Kind.TOOL.value, "open", Effect.READ.value, {"path": name_of(run, path), "mode": mode})
+    def describe() -> FunctionCall:
+        return FunctionCall(Kind.TOOL.value, "open", Effect.READ.value, {"path": name_of(run, path), "mode": mode})
 
     value = call_sync(describe, live)
     if is_live:
@@ -135,8 +135,8 @@ def _open(real: Any, frame: Any, given: tuple[Any, ...], closefd: bool, opener: 
     is_data = by_program or places().is_data_at(whole)
     if not is_data and run.written is not None and run.written.state is not None:
         run.written.state.note_read(run, path, whole)
-    if run.census is not None:
-        run.census.add("file", path, "recorded" if is_data else "code, read as it is", depth=4)
+    if run.audit is not None:
+        run.audit.add("file", path, "recorded" if is_data else "code, read as it is", depth=4)
     return _ask(run, real, path, given, is_by_program=by_program) if is_data else real(*given, closefd, opener)
 
 

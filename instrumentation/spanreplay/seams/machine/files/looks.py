@@ -19,7 +19,7 @@ from spanreplay.model.call import Effect, Kind
 from spanreplay.runtime.agent_patches import Patch, read, recorded_run, replace_in_os
 from spanreplay.runtime.caller.caller import FOREIGN, LIBRARY, looks_for_itself, who_looks
 from spanreplay.runtime.caller.places import is_input
-from spanreplay.runtime.calls.function_calls import Leaf, call_sync
+from spanreplay.runtime.calls.function_calls import FunctionCall, call_sync
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.process.dir_entries import Listed, LookedEntry, kind_of
 from spanreplay.runtime.process.outside_io import unwatched
@@ -94,7 +94,7 @@ def _look(name: str, path: Any, find: Callable[[], dict[str, Any]], looker: int,
             note_missing(run, text)
             return None
     arguments = {"path": run.written.name(text), **more}
-    answer = call_sync(lambda: Leaf(Kind.TOOL.value, name, Effect.READ.value, arguments), _answer(find))
+    answer = call_sync(lambda: FunctionCall(Kind.TOOL.value, name, Effect.READ.value, arguments), _answer(find))
     if _ERRNO in answer:
         raise OSError(answer[_ERRNO], os.strerror(answer[_ERRNO]), os.fspath(path))
     if _TOO_MANY in answer:

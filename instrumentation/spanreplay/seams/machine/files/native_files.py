@@ -20,7 +20,7 @@ from spanreplay.model.call import Effect, Kind
 from spanreplay.model.code_state import KEEPS
 from spanreplay.runtime.agent_patches import Patch, asks, install_patch
 from spanreplay.runtime.caller.places import DEVICES, asks_for, places
-from spanreplay.runtime.calls.function_calls import Leaf, call_sync
+from spanreplay.runtime.calls.function_calls import FunctionCall, call_sync
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.process.outside_io import unwatched
 from spanreplay.runtime.run import Run, active_run
@@ -139,7 +139,7 @@ def _take_in(run: Run, path: str, mode: str) -> None:
         return value
 
     arguments = {"path": name_of(run, path), "mode": f"native {mode}"}
-    value = call_sync(lambda: Leaf(Kind.TOOL.value, "open", Effect.READ.value, arguments), live)
+    value = call_sync(lambda: FunctionCall(Kind.TOOL.value, "open", Effect.READ.value, arguments), live)
     if is_live or run.overlay is None:
         return
     if "content" not in value:

@@ -19,7 +19,7 @@ from spanreplay.model.call import Effect, Kind
 from spanreplay.model.code_state import APPENDS, AT, ENTRIES, KEEPS, NAMES, NOTHING
 from spanreplay.model.own_threads import make_lock
 from spanreplay.runtime.caller.places import is_code
-from spanreplay.runtime.calls.function_calls import Leaf, call_sync
+from spanreplay.runtime.calls.function_calls import FunctionCall, call_sync
 from spanreplay.runtime.lanes import current_lane
 from spanreplay.runtime.process.outside_io import unwatched
 from spanreplay.runtime.process.real_paths import real_path
@@ -76,17 +76,17 @@ class State:
             is_same = how == NOTHING and there
             if is_same:
                 return
-            is_first = run.family is None or run.session is not None or run.family.is_first_at(place)
+            is_first = run.process_group is None or run.session is not None or run.process_group.is_first_at(place)
             if not self._take(place, is_new=not there and is_first):
                 return
             arguments = {"path": written.name(path), "change": how}
-            if run.session is None or run.family is None:
+            if run.session is None or run.process_group is None:
                 if not there or not is_first:
                     return
             elif not _was_recorded(run, run.session, arguments["path"]):
                 return
         call_sync(
-            lambda: Leaf(Kind.TOOL.value, "lookup", Effect.READ.value, arguments),
+            lambda: FunctionCall(Kind.TOOL.value, "lookup", Effect.READ.value, arguments),
             lambda: {"there": there, AT: written.show(place), ENTRIES: self._collect(run, place, how)},
         )
 

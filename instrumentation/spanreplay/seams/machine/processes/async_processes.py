@@ -19,7 +19,7 @@ from spanreplay.model import config, guard, ids
 from spanreplay.model.call import Effect
 from spanreplay.runtime.agent_patches import patch_with, recorded_run
 from spanreplay.runtime.caller.whoever import is_of_run
-from spanreplay.runtime.calls.function_calls import decode_error, describe_leaf, load_response
+from spanreplay.runtime.calls.function_calls import decode_error, describe_function_call, load_response
 from spanreplay.runtime.calls.open_call import Crossing, begin
 from spanreplay.runtime.calls.turns import await_turn, end_stream
 from spanreplay.runtime.context_variables import reset_variable, set_variable
@@ -303,7 +303,7 @@ def _patch_starts(patches: Patches, owner: Any, module: Any) -> None:
             is_shell = name.endswith("shell")
             command = (args[0] if args else kwargs["cmd"]) if is_shell else (args or (kwargs["program"],))
             options = {**kwargs, "shell": is_shell}
-            crossing = begin(describe_leaf, lambda: describe_process(command, options))
+            crossing = begin(describe_function_call, lambda: describe_process(command, options))
             if crossing is None:
                 return await real(*args, **kwargs)
             if crossing.served is not None:

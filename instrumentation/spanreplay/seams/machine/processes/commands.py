@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.model import guard
 from spanreplay.model.call import Effect, Kind
-from spanreplay.runtime.calls.function_calls import Leaf
+from spanreplay.runtime.calls.function_calls import FunctionCall
 from spanreplay.runtime.process.noted_effects import first_environ, sees_versions
 from spanreplay.runtime.process.variables import describe_variables
 from spanreplay.seams.machine.effects import effects_run
@@ -32,7 +32,7 @@ def command_of(args: Any) -> list[str]:
     return [os.fsdecode(each) for each in listed]
 
 
-def describe_process(args: Any, options: Mapping[str, Any]) -> Leaf:
+def describe_process(args: Any, options: Mapping[str, Any]) -> FunctionCall:
     """Describe a program's start as a call."""
     command = command_of(args)
     is_shell = bool(options.get("shell"))
@@ -50,9 +50,9 @@ def describe_process(args: Any, options: Mapping[str, Any]) -> Leaf:
         shown["cwd"] = os.fsdecode(options["cwd"])
     if run is not None and sees_versions(run):
         shown.update(_describe_options(options))
-    leaf = Leaf(Kind.TOOL.value, f"subprocess.{program}", Effect.IRREVERSIBLE.value, shown)
+    function_call = FunctionCall(Kind.TOOL.value, f"subprocess.{program}", Effect.IRREVERSIBLE.value, shown)
     variables = {} if run is None else describe_variables(options.get("env"), first_environ(run))
-    return leaf._replace(beside={"env": variables}) if variables else leaf
+    return function_call._replace(beside={"env": variables}) if variables else function_call
 
 
 def _describe_file(run: Run | None, file: Any) -> str:

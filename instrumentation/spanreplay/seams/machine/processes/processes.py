@@ -26,7 +26,13 @@ from spanreplay.model.json_text import dump
 from spanreplay.model.own_threads import make_lock, unnumbered_threads
 from spanreplay.runtime.agent_patches import patch_with, recorded_run
 from spanreplay.runtime.caller.whoever import is_of_run
-from spanreplay.runtime.calls.function_calls import Leaf, call_sync, decode_error, describe_leaf, load_response
+from spanreplay.runtime.calls.function_calls import (
+    FunctionCall,
+    call_sync,
+    decode_error,
+    describe_function_call,
+    load_response,
+)
 from spanreplay.runtime.calls.open_call import Crossing, begin
 from spanreplay.runtime.calls.turns import end_stream
 from spanreplay.runtime.patches import Patches
@@ -341,7 +347,7 @@ def _patch_popen(patches: Patches) -> None:
             real_init(self, *args, **kwargs)
             return
         options = signature.bind(self, *args, **kwargs).arguments
-        crossing = begin(describe_leaf, lambda: describe_process(options["args"], options))
+        crossing = begin(describe_function_call, lambda: describe_process(options["args"], options))
         if crossing is None:
             real_init(self, *args, **kwargs)
         elif crossing.served is not None:
@@ -441,7 +447,7 @@ def _patch_os(patches: Patches) -> None:
             return _run_without_recorded(system, command)
         shown = {"command": os.fsdecode(command)}
         return call_sync(
-            lambda: Leaf(Kind.TOOL.value, "os.system", Effect.IRREVERSIBLE.value, shown),
+            lambda: FunctionCall(Kind.TOOL.value, "os.system", Effect.IRREVERSIBLE.value, shown),
             lambda: _run_without_recorded(system, command),
         )
 

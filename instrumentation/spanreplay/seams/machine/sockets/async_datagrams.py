@@ -19,7 +19,7 @@ from spanreplay.model.call import Effect, Outcome
 from spanreplay.model.errors import ReplayMiss
 from spanreplay.model.json_text import dump
 from spanreplay.runtime.caller.caller import between
-from spanreplay.runtime.calls.function_calls import decode_error, describe_leaf, load_response
+from spanreplay.runtime.calls.function_calls import decode_error, describe_function_call, load_response
 from spanreplay.runtime.calls.open_call import Crossing, begin
 from spanreplay.runtime.calls.turns import await_turn, end_stream
 from spanreplay.runtime.patches import Patches
@@ -236,7 +236,7 @@ def install(module: Any, patches: Patches) -> None:
             return await real(self, protocol_factory, *args, **kwargs)
         options = {**dict(zip(_PARAMETERS, args, strict=False)), **kwargs}
         shown = {name: value for name, value in options.items() if value and name != "sock"}
-        crossing = begin(describe_leaf, lambda: describe("create_datagram_endpoint", shown, Effect.WRITE))
+        crossing = begin(describe_function_call, lambda: describe("create_datagram_endpoint", shown, Effect.WRITE))
         if crossing is None:
             return await real(self, protocol_factory, *args, **kwargs)
         if crossing.served is not None:

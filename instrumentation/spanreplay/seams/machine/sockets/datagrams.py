@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 
 from spanreplay.model.call import Effect, Kind, Outcome
 from spanreplay.model.errors import ReplayMiss
-from spanreplay.runtime.calls.function_calls import Leaf, begin_leaf, call_sync, finish_sync
+from spanreplay.runtime.calls.function_calls import FunctionCall, begin_function_call, call_sync, finish_sync
 from spanreplay.runtime.calls.open_call import Crossing, is_plumbing
 from spanreplay.runtime.lanes import current_crossing
 from spanreplay.runtime.patches import Patches
@@ -56,9 +56,9 @@ def sees_datagrams(run: Run) -> bool:
     return run.session is None or bool(run.session.recording.root.env.get(DATAGRAMS))
 
 
-def describe(name: str, arguments: Mapping[str, Any], effect: Effect = Effect.WRITE) -> Leaf:
+def describe(name: str, arguments: Mapping[str, Any], effect: Effect = Effect.WRITE) -> FunctionCall:
     """Describe one use of a socket as a call."""
-    return Leaf(Kind.TOOL.value, f"socket.{name}", effect.value, arguments, prints=False)
+    return FunctionCall(Kind.TOOL.value, f"socket.{name}", effect.value, arguments, prints=False)
 
 
 def _find(sock: Any, frame: FrameType, *, is_new: bool) -> State | None:
@@ -178,7 +178,7 @@ def _receive(sock: Any, frame: FrameType, name: str, asked: Mapping[str, Any], r
         if state.by == BY_LIBRARY:
             leaks.note("socket", f"socket.{name}", _show(state.peer))
         return real()
-    crossing = begin_leaf(lambda: describe("recv", {k: v for k, v in asked.items() if v}, Effect.READ))
+    crossing = begin_function_call(lambda: describe("recv", {k: v for k, v in asked.items() if v}, Effect.READ))
     if crossing is None:
         return real()
     if crossing.served is not None and crossing.served.response == _WAITING:

@@ -20,8 +20,8 @@ def _patch(patches: Patches, module: Any, name: str) -> None:
         if effects_run() is None:
             return real(*args, **kwargs)
         shown = {**{str(at): each for at, each in enumerate(args)}, **kwargs}
-        leaf = describe_effect(f"syslog.{name}", shown, Effect.WRITE)
-        return call_sync(lambda: leaf, lambda: real(*args, **kwargs))
+        function_call = describe_effect(f"syslog.{name}", shown, Effect.WRITE)
+        return call_sync(lambda: function_call, lambda: real(*args, **kwargs))
 
     patch_with(patches, module, name, ask)
 

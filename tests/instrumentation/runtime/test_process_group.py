@@ -7,18 +7,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from spanreplay.runtime.processes import Family
+from spanreplay.runtime.processes import ProcessGroup
 
 
 @pytest.fixture
-def shared() -> Iterator[Family]:
+def shared() -> Iterator[ProcessGroup]:
     """The family of a run, as its first process sees it."""
-    family = Family.make(0)
-    yield family
-    family.close()
+    process_group = ProcessGroup.make(0)
+    yield process_group
+    process_group.close()
 
 
-def test_n3_fork_that_has_not_joined_does_not_speak_for_its_parent(shared: Family) -> None:
+def test_n3_fork_that_has_not_joined_does_not_speak_for_its_parent(shared: ProcessGroup) -> None:
     """A new fork has its parent's slot at hand, and must leave it alone: the parent waits, and is not at work."""
     shared.state_working(0)
     child = os.fork()
@@ -26,6 +26,6 @@ def test_n3_fork_that_has_not_joined_does_not_speak_for_its_parent(shared: Famil
         shared.state_working(1)
         os._exit(0)
     os.waitpid(child, 0)
-    other = Family(shared.folder, number=1)
+    other = ProcessGroup(shared.folder, number=1)
     assert other.count_others_working() == 0
     other.close()

@@ -85,7 +85,7 @@ class _Work:
         return max(0.0, used_ms)
 
 
-class Patience:
+class StallDetector:
     """Tells when nothing has moved for so long that nothing will.
 
     Requires a number of looks, not time alone: on a busy machine a process may not run at all for a while, which proves

@@ -27,7 +27,7 @@ ROWS_MAX: Final = 500
 RECORDED, NOT_RECORDED = "recorded", "not recorded"
 
 
-class Census:
+class Audit:
     """The audit: what was read where. Thread-safe."""
 
     def __init__(self) -> None:
@@ -50,13 +50,13 @@ class Census:
 class CountedReads:
     """Reads of clock and random sources, counted and passed on to the log if they are recorded."""
 
-    def __init__(self, census: Census, log: Reads | None) -> None:
-        self._census = census
+    def __init__(self, audit: Audit, log: Reads | None) -> None:
+        self._audit = audit
         self._log = log
 
     def read(self, lane: Lane, source: Source, draw: Draw, shifted: Callable[[int], Any] | None = None) -> Any:
         """As the log's `read`."""
-        self._census.add(source.kind, source.name, NOT_RECORDED if self._log is None else RECORDED)
+        self._audit.add(source.kind, source.name, NOT_RECORDED if self._log is None else RECORDED)
         return draw() if self._log is None else self._log.read(lane, source, draw, shifted)
 
     def flush(self, lane: Lane) -> str:
@@ -77,8 +77,8 @@ class CountedReads:
 
 def attach(run: Run) -> None:
     """Count the reads of a run."""
-    run.census = Census()
-    run.reads = CountedReads(run.census, run.reads)
+    run.audit = Audit()
+    run.reads = CountedReads(run.audit, run.reads)
 
 
 # ── I/O that no patch sees ──────────────────────────────────────────────────────────────────────────

@@ -1,7 +1,7 @@
 """Who comes next where threads meet: at standard output, at a lock.
 
 While a run is recorded, each place keeps which lane passed it how often before another one took over; a replay lets
-them pass in that order (`replayer/schedule/handovers.py`). Until the run starts a thread nothing is counted.
+them pass in that order (`replayer/schedule/lock_order.py`). Until the run starts a thread nothing is counted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MEMBER: Final = "handovers"
 STDOUT: Final = "stdout"
 
 
-class Handovers(Protocol):
+class LockOrder(Protocol):
     """What a place where threads meet asks: the book of a recording, or the order of a replay."""
 
     is_shared: bool
@@ -56,7 +56,7 @@ class Handovers(Protocol):
         """Members for the manifest."""
 
 
-def note_taken(book: Handovers, place: str, lane: str, lock: Any) -> None:
+def note_taken(book: LockOrder, place: str, lane: str, lock: Any) -> None:
     """Note that a lane has taken a lock; at an interrupt give it back: whoever asked does not know that it has it."""
     try:
         book.note(place, lane)
@@ -75,7 +75,7 @@ class _Place:
         self.count = 0
 
 
-class HandoverBook:
+class RecordingLockOrder:
     """Counts who passes each place of one run that is recorded. Thread-safe."""
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ class HandoverBook:
     def _count(self, place: _Place, lane: str, times: int) -> None:
         if place.lane == lane:
             place.runs[-1][1] += times
-        elif self._total < config.HANDOVERS_MAX:
+        elif self._total < config.LOCK_ORDER_MAX:
             self._total += 1
             place.lane = lane
             place.runs.append([lane, times])
@@ -150,7 +150,7 @@ class HandoverBook:
         self.workers = WorkerBook()
 
 
-_books: Final[WeakSet[HandoverBook]] = WeakSet()
+_books: Final[WeakSet[RecordingLockOrder]] = WeakSet()
 """Of the runs that are not forgotten; what `os.register_at_fork` is given is kept for ever."""
 
 
@@ -162,7 +162,7 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
-def read_handovers(manifest: Mapping[str, Any]) -> dict[str, list[tuple[str, int]]]:
+def read_lock_order(manifest: Mapping[str, Any]) -> dict[str, list[tuple[str, int]]]:
     """Place → (lane, how often) in order, as a manifest states it; {} if it states nothing that can be read."""
     stated = manifest.get(MEMBER)
     try:

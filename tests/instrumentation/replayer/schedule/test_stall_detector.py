@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from spanreplay.replayer.schedule import patience
+from spanreplay.replayer.schedule import stall_detector
 from spanreplay.replayer.schedule.gate import OrderGate
-from spanreplay.replayer.schedule.patience import Reaction
+from spanreplay.replayer.schedule.stall_detector import Reaction
 from spanreplay.replayer.schedule.step_clock import StepClock
 from spanreplay.runtime.order.steps import watch
 from support.in_process import MemoryProcessor, make_run
@@ -46,7 +46,7 @@ def spinning() -> Iterator[int]:
 
 def cpu_ns(thread: int) -> int:
     """The CPU time of a thread, by its native id."""
-    clocks = patience._read_clocks()
+    clocks = stall_detector._read_clocks()
     assert clocks is not None
     return clocks[str(thread)]
 
@@ -59,7 +59,7 @@ def all_threads() -> set[int]:
 def test_n2_looks_of_threads_that_wait_are_not_taken_for_work() -> None:
     """What those that wait compute, for looks of their own, is nothing that a result has to wait for."""
     with spinning() as thread:
-        work, of_those_that_wait = patience._Work(), patience._Work()
+        work, of_those_that_wait = stall_detector._Work(), stall_detector._Work()
         used_ms = of_those_that_wait.look(all_threads())
         while used_ms < 5:
             used_ms += work.look(all_threads() - {thread})
@@ -68,15 +68,15 @@ def test_n2_looks_of_threads_that_wait_are_not_taken_for_work() -> None:
 
 def test_n2_threads_that_compute_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next result does not go out before what they may bring."""
-    monkeypatch.setattr(patience._spent, "cpu_ms", 0.0)  # other tests have spent some
+    monkeypatch.setattr(stall_detector._spent, "cpu_ms", 0.0)  # other tests have spent some
     with spinning() as thread:
         reaction = Reaction(is_quick=True)
         looks = threading.Event()
-        while reaction._used_ms <= patience.REACTION_MS / 2:
+        while reaction._used_ms <= stall_detector.REACTION_MS / 2:
             is_over = reaction.is_over(())
             # Where this thread was not let in for long, the other one has had all the time there is
-            is_late = (time.monotonic() - reaction.since) * 1000 >= patience.REACTION_LONG_MS
-            assert not is_over or is_late or reaction._used_ms >= patience.REACTION_CPU_MS
+            is_late = (time.monotonic() - reaction.since) * 1000 >= stall_detector.REACTION_LONG_MS
+            assert not is_over or is_late or reaction._used_ms >= stall_detector.REACTION_CPU_MS
             computed_ns = cpu_ns(thread) + 3_000_000
             while cpu_ns(thread) < computed_ns:  # on a busy machine no processor may take it for a while
                 looks.wait(reaction.look_s)
@@ -91,9 +91,9 @@ def test_n2_thread_that_no_processor_took_is_waited_for(monkeypatch: pytest.Monk
         queued["1"] += step_ns
         return dict(queued)
 
-    monkeypatch.setattr(patience, "_is_any_runnable", lambda _waiting: False)
-    monkeypatch.setattr(patience, "_read_clocks", lambda: {"1": 0})
-    monkeypatch.setattr(patience, "_read_queued", read_queued)
+    monkeypatch.setattr(stall_detector, "_is_any_runnable", lambda _waiting: False)
+    monkeypatch.setattr(stall_detector, "_read_clocks", lambda: {"1": 0})
+    monkeypatch.setattr(stall_detector, "_read_queued", read_queued)
     reaction, looks = Reaction(others_s=60.0, is_quick=True), 0
     while looks < 20:
         before = queued["1"]
@@ -113,7 +113,7 @@ def test_n2_looks_at_threads_do_not_go_through_the_agents_files(monkeypatch: pyt
     for name in ("open", "read", "close", "listdir"):
         monkeypatch.setattr(os, name, fail)
     with spinning():
-        is_any = patience._is_any_runnable(())
+        is_any = stall_detector._is_any_runnable(())
     assert is_any
 
 
@@ -143,13 +143,13 @@ def test_n2_loop_that_looks_for_what_comes_is_idle_between_its_looks() -> None:
     seen: list[bool] = []
 
     def look(loop: asyncio.AbstractEventLoop) -> None:
-        seen.append(threading.get_native_id() in gate.crew.idle)
+        seen.append(threading.get_native_id() in gate.census.idle)
         if len(seen) == 5:
             loop.call_soon_threadsafe(loop.stop)
 
     run_idle(gate, look)
     assert seen == [True] * 5
-    assert not gate.crew.idle
+    assert not gate.census.idle
 
 
 def test_n2_loop_that_looks_for_what_comes_goes_on_with_what_a_signal_made_ready() -> None:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from spanreplay.runtime.order.counted import SERVICE, counted, nothing
 
 
-class Crew:
+class ThreadCensus:
     """Counts under the condition of an order gate; `tell` is called with it held, at least when a thread goes to work.
 
     `gate`: the gate that owns this census. Threads counted for another gate, whose replay has ended, never count here.

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 from spanreplay.model.own_threads import make_lock
 from spanreplay.runtime.lanes import Lane
-from spanreplay.runtime.order.handovers import note_taken
+from spanreplay.runtime.order.lock_order import note_taken
 from spanreplay.runtime.order.order import Order
 from spanreplay.runtime.order.worker_book import WorkerBook
 
@@ -61,7 +61,7 @@ class _NoWorkerBook(WorkerBook):
         """No-op."""
 
 
-class RecordedHandovers:
+class RecordedLockOrder:
     """The lock acquisition order of one replay. Thread-safe; if the recorded order can't be kept, every lane passes."""
 
     def __init__(self, gate: Order, places: Mapping[str, Sequence[tuple[str, int]]]) -> None:
@@ -134,14 +134,14 @@ class RecordedHandovers:
     def take(self, place: str, lane: str, lock: Any) -> None:
         """Take a lock when it is this lane's turn."""
         self.wait(place, lane)
-        with self._gate.crew.waiting_elsewhere():
+        with self._gate.census.waiting_elsewhere():
             lock.acquire()
         note_taken(self, place, lane, lock)
 
     def retake(self, place: str, lane: str, take: Callable[[Any], Any], state: Any) -> None:
         """Retake a lock when it is this lane's turn."""
         self.wait(place, lane)
-        with self._gate.crew.waiting_elsewhere():
+        with self._gate.census.waiting_elsewhere():
             take(state)
         self.note(place, lane)
 
