@@ -393,7 +393,7 @@ print(OpenAI().chat.completions.create(model="gpt-x", messages=messages).choices
 def test_redacted_request_replays_with_any_key_and_another_one_is_named(
     provider: Provider, workplace: Workplace
 ) -> None:
-    """A prompt with a secret replays; without the redaction key the verdict says that hidden values were not compared."""
+    """A prompt with a secret replays; without the key the verdict says that hidden values were not compared."""
     agent = workplace.write("agent.py", PASSWORD_IN_PROMPT)
     workplace.record(agent)
     provider.stop()
