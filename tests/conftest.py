@@ -1,4 +1,4 @@
-"""What every test gets: an environment without settings, no network but loopback, a status page."""
+"""Set-up of every test: an environment without settings, no network except loopback, a status page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 from support import network, sampling, status
 
 settings.register_profile("no-clock", deadline=None, suppress_health_check=(HealthCheck.too_slow,))
-settings.load_profile("no-clock")  # how long an example takes says only how busy the machine is
+settings.load_profile("no-clock")  # the duration of an example only shows how busy the machine is
 
 _SETTING_PREFIXES = ("OTEL_", "SPANREPLAY_", "OPENINFERENCE_", "PHOENIX_", "OPENAI_", "ANTHROPIC_", "LANG")
 _SETTINGS = (
@@ -50,9 +50,9 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in [n for n in os.environ if _is_setting(n)]:
         del os.environ[name]
     network.deny()
-    # A job in the background of a shell ignores it, and so would every program that a test interrupts
+    # A shell's background job ignores SIGINT, and so would every program that a test interrupts
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    # With the 5 of the standard library the kernel resets some of many connections while a busy machine accepts none
+    # With the standard library's 5, the kernel resets some of many connections while a busy machine accepts none
     socketserver.TCPServer.request_queue_size = 128
     if hasattr(config, "workerinput"):
         return
@@ -65,19 +65,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what only `make matrix` tries."""
+    """Leave out the cases that only `make matrix` runs."""
     sampling.leave_out(config, items)
 
 
 def pytest_collection_finish() -> None:
-    """Keep what is loaded by now out of garbage collections: with 12,000 tests in memory each takes half a second."""
+    """Freeze loaded objects for the garbage collector: with 12,000 tests in memory, each collection takes 0.5 s."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(autouse=True)
 def clean_environ() -> Iterator[None]:
-    """Give each test an environment without settings, and take back what it sets."""
+    """Give each test an environment without settings, and undo its changes."""
     before = dict(os.environ)
     yield
     for name in os.environ.keys() - before.keys():
@@ -87,5 +87,5 @@ def clean_environ() -> Iterator[None]:
 
 @pytest.fixture
 def python() -> str:
-    """The interpreter that runs the tests, for agents in processes of their own."""
+    """The interpreter that runs the tests, for agents in separate processes."""
     return sys.executable

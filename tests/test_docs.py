@@ -1,4 +1,4 @@
-"""The documents are true: links lead somewhere, commands and options exist, the README comes to the point."""
+"""The documents are true: links work, commands and options exist, the README comes to the point."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def test_docs_commands_exist(page: Path) -> None:
 
 
 def test_u4_readme_comes_to_the_point() -> None:
-    """Under 150 words and one picture stand before the first command."""
+    """Under 150 words and one picture precede the first command."""
     head = (ROOT / "README.md").read_text(encoding="utf-8").partition("```sh")[0]
     assert len(head.split()) < 150
     assert head.count("![") == 1
 
 
 def test_docs_reference_is_current() -> None:
-    """The generated pages are those of the code."""
+    """The generated pages match the code."""
     done = subprocess.run(
         [sys.executable, str(ROOT / "tools" / "reference.py"), "--check"], capture_output=True, text=True, check=False
     )
@@ -71,7 +71,7 @@ def test_docs_reference_is_current() -> None:
 
 
 def test_docs_make_lists_its_verbs() -> None:
-    """`make` alone shows every verb with what it does."""
+    """`make` alone lists every verb with its effect."""
     done = subprocess.run(["make", "-s"], cwd=ROOT, capture_output=True, text=True, check=True)
     for verb in ("demo", "test", "check", "bench", "e2e", "matrix", "proto", "docs"):
         assert f"  make {verb} " in done.stdout, verb

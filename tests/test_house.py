@@ -1,4 +1,4 @@
-"""The house: no circle of imports, every import points down the floors, no folder is a hall."""
+"""The module structure: no import cycles, every import points to a lower layer, no folder is too large."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ FLOORS = (
 )
 """The folders of `spanreplay`, from the ground up: each imports only itself and those before it."""
 FILES_MAX = 24
-"""Modules in one folder, the package's own file aside."""
+"""Maximum number of modules in one folder, without the package's own file."""
 ENTRIES_MAX = 14
-"""Folders and modules at the root of a package, its own file and the contract's folder aside."""
+"""Maximum number of folders and modules at a package's root, without its own file and the contract's folder."""
 GENERATED = ("_pb2.py", "_pb2_grpc.py")
 
 
@@ -51,7 +51,7 @@ def _modules(package: str) -> dict[str, Path]:
 
 
 def _imports(module: str, path: Path, known: dict[str, Path]) -> Iterator[str]:
-    """Modules of ours that a module imports: at its top, within functions and for types alike."""
+    """Modules of ours that a module imports: at the top, inside functions and for types."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in known and alias.name != module)
@@ -69,7 +69,7 @@ def _graph(package: str) -> dict[str, set[str]]:
 
 
 def _circles(graph: dict[str, set[str]]) -> list[tuple[str, ...]]:
-    """Modules that reach themselves, by what they reach together."""
+    """Modules that import themselves indirectly, grouped by cycle."""
     reached: dict[str, set[str]] = {}
     for start in graph:
         seen: set[str] = set()
@@ -85,14 +85,14 @@ def _circles(graph: dict[str, set[str]]) -> list[tuple[str, ...]]:
 
 @pytest.mark.parametrize("package", SOURCES)
 def test_house_has_no_circles(package: str) -> None:
-    """No module imports itself by way of others, imports within functions and for types included."""
+    """No module imports itself through others, counting imports inside functions and for types."""
     graph = _graph(package)
     assert len(graph) > 10
     assert _circles(graph) == []
 
 
 def test_house_circles_would_be_found() -> None:
-    """The search finds a circle of two and one of three."""
+    """The search finds a cycle of two and one of three."""
     assert _circles({"a": {"b"}, "b": {"a"}, "c": {"d"}, "d": {"e"}, "e": {"c"}, "f": {"a"}}) == [
         ("a", "b"),
         ("c", "d", "e"),
@@ -100,7 +100,7 @@ def test_house_circles_would_be_found() -> None:
 
 
 def test_house_stairs_are_one_way() -> None:
-    """A module of `spanreplay` imports its own floor and those below it, imports within functions and for types too."""
+    """A module of `spanreplay` imports only its own layer and lower ones, even inside functions and for types."""
     floors = {name: number for number, name in enumerate(FLOORS)}
     folders = {module.split(".")[1] for module in _graph("spanreplay") if module.count(".")}
     assert folders - {"v1"} == set(FLOORS)
@@ -116,7 +116,7 @@ def test_house_stairs_are_one_way() -> None:
 
 @pytest.mark.parametrize("package", SOURCES)
 def test_house_folders_are_rooms(package: str) -> None:
-    """No folder holds more modules than a reader takes in, and a package's root is no hall."""
+    """No folder has more modules than a reader can take in, and a package's root stays small."""
     modules = _modules(package)
     sizes = Counter(path.parent for path in modules.values() if path.name != "__init__.py")
     large = {str(folder.relative_to(ROOT)): size for folder, size in sizes.items() if size > FILES_MAX}
@@ -128,7 +128,7 @@ def test_house_folders_are_rooms(package: str) -> None:
 
 @pytest.mark.parametrize("package", SOURCES)
 def test_house_private_names_stay_in_their_module(package: str) -> None:
-    """What begins with an underscore is used in its own module alone; a module of that name, in its own folder."""
+    """A name with an underscore is used in its own module alone; such a module, in its own folder."""
     known = _modules(package)
     strayed = [
         f"{module} imports {node.module}.{alias.name}"
@@ -142,7 +142,7 @@ def test_house_private_names_stay_in_their_module(package: str) -> None:
 
 
 def test_replay_has_no_lock_that_a_forked_process_finds_held() -> None:
-    """A thread that is not there after a fork gives nothing back: such locks are made by `make_lock`."""
+    """A thread that is missing after a fork releases no lock, so such locks are made by `make_lock`."""
     for path in (SOURCES["spanreplay"] / "spanreplay" / "replayer").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("threading."):
@@ -163,7 +163,7 @@ def test_order_of_a_run_never_asks_whether_it_is_replayed() -> None:
 
 
 def test_context_variables_are_set_where_no_collection_tears_them() -> None:
-    """Before Python 3.12 `ContextVar.set` called in the midst of a collection, or with one in its midst, crashes."""
+    """Before Python 3.12 `ContextVar.set` crashes if it is called during a garbage collection or interrupted by one."""
     module = "spanreplay.runtime.context_variables"
     for name, path in _modules("spanreplay").items():
         tree = ast.parse(path.read_text())

@@ -1,4 +1,4 @@
-"""Everything lies where a reader looks for it: folders, sizes, public names, entry points, light imports."""
+"""Everything is where a reader looks for it: folders, sizes, public names, entry points, light imports."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_layout_top_folders_are_no_packages() -> None:
 
 
 def test_layout_tests_are_no_packages() -> None:
-    """Tests are imported by path: two files of one name in two folders do not clash."""
+    """Tests are imported by path, so that files with the same name in two folders do not clash."""
     assert list((ROOT / "tests").rglob("__init__.py")) == []
 
 
@@ -77,13 +77,13 @@ def test_layout_modules_and_functions_stay_small(package: str) -> None:
 
 @pytest.mark.parametrize("package", sorted(PACKAGES))
 def test_layout_modules_say_what_they_are(package: str) -> None:
-    """Every module opens with a docstring."""
+    """Every module begins with a docstring."""
     silent = [p for p in _sources(PACKAGES[package]) if not ast.get_docstring(ast.parse(p.read_text(encoding="utf-8")))]
     assert silent == []
 
 
 def test_layout_importing_spanreplay_is_light() -> None:
-    """The agent pays for what it uses: the package alone loads no heavy library."""
+    """Agents pay only for features in use: the package alone loads no heavy library."""
     code = f"import sys, spanreplay; print([m for m in {HEAVY!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
@@ -91,7 +91,7 @@ def test_layout_importing_spanreplay_is_light() -> None:
 
 @pytest.mark.parametrize("package", sorted(PUBLIC_NAMES))
 def test_layout_public_names_are_frozen(package: str) -> None:
-    """What users may import is listed here: a change is a decision, not an accident."""
+    """Public names are listed here, so that a change is a decision, not an accident."""
     module = importlib.import_module(package)
     assert sorted(module.__all__) == PUBLIC_NAMES[package]
     for name in module.__all__:
@@ -103,7 +103,7 @@ def test_layout_public_names_are_frozen(package: str) -> None:
     ["spanreplay.commands", "opentelemetry_pre_instrument", "opentelemetry_post_instrument", "console_scripts"],
 )
 def test_layout_entry_points_resolve(group: str) -> None:
-    """Every entry point of ours names something that can be called."""
+    """Every entry point of ours names something callable."""
     ours = [p for p in entry_points(group=group) if p.dist is not None and p.dist.name == "spanreplay"]
     assert ours
     for point in ours:
@@ -111,13 +111,13 @@ def test_layout_entry_points_resolve(group: str) -> None:
 
 
 def test_layout_schema_and_contract_are_in_the_package() -> None:
-    """What users of other languages build on is installed with the package."""
+    """Files that users of other languages need are installed with the package."""
     assert (PACKAGES["spanreplay"] / "v1" / "replay.proto").is_file()
     assert (PACKAGES["spanreplay"] / "report" / "divergence-1.schema.json").is_file()
 
 
 def test_layout_figures_are_found_beside_those_of_the_kernels() -> None:
-    """`python -m bench` means the folder `bench`, though the kernels have one of that name."""
+    """`python -m bench` runs the folder `bench`, although the kernels have one of that name."""
     done = subprocess.run(
         [sys.executable, "-m", "bench", "--help"], cwd=ROOT, capture_output=True, text=True, check=False
     )

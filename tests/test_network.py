@@ -1,4 +1,4 @@
-"""The tests themselves cannot reach the world."""
+"""The tests themselves cannot reach anything outside this machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from support.network import NetworkDenied, is_local
 
 
 def test_network_outside_loopback_is_denied() -> None:
-    """A connection and a name look-up outside loopback end the test."""
+    """A connection or a name lookup outside loopback ends the test."""
     with socket.socket() as sock, pytest.raises(NetworkDenied):
         sock.connect(("192.0.2.1", 80))
     with pytest.raises(NetworkDenied):
@@ -19,5 +19,5 @@ def test_network_outside_loopback_is_denied() -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", b"localhost", None, "127.8.8.8", "0.0.0.0"])
 def test_network_loopback_is_local(host: object) -> None:
-    """Every spelling of this machine stays allowed."""
+    """Every spelling of this machine's address stays allowed."""
     assert is_local(host)

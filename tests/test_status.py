@@ -1,4 +1,4 @@
-"""The status page says what the test run proved, and nothing else."""
+"""The status page states what the test run proved, and nothing else."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from support.status import FIGURES, REQUIREMENTS, Proof, Required, read_titles, 
     ids=["one row", "two rows", "a word that looks like a row", "helm", "newer rows"],
 )
 def test_status_rows_are_read_from_test_names(nodeid: str, rows: list[str]) -> None:
-    """A test names its rows first in its name."""
+    """A test's name begins with its rows."""
     assert rows_of(nodeid) == rows
 
 
 def test_status_page_names_failures_and_missing_rows() -> None:
-    """A failed case outweighs passed ones, and a row without a test is said to have none."""
+    """One failed case outweighs passed ones, and a row without a test is marked so."""
     proof = Proof()
     proof.add("t::test_s1_x[a]", "passed")
     proof.add("t::test_s1_x[b]", "failed")
@@ -38,7 +38,7 @@ def test_status_page_names_failures_and_missing_rows() -> None:
 
 
 def test_status_page_says_what_was_skipped_and_why() -> None:
-    """A row of which a case was skipped has passed, with the reason; one of which all were has not."""
+    """A row with some skipped cases has passed, with the reason; one with only skipped cases has not."""
     partly, wholly = Proof(), Proof()
     partly.add("t::test_n1_x[a]", "skipped", "no other Python here")
     partly.add("t::test_n1_x[b]", "passed")
@@ -99,7 +99,7 @@ CLAUSES = (
 def test_status_row_passes_only_if_each_of_its_words_is_asserted(
     clauses: tuple[Clause, ...], passed: dict[str, bool], result: str
 ) -> None:
-    """Every clause has passing tests, and the clauses cover the row's text; else what is missing is named."""
+    """Every clause needs passing tests, and the clauses must cover the row's text; missing parts are named."""
     proof = Proof()
     proof.add("t::test_s43_x", "passed")
     rows = Required(
@@ -109,14 +109,14 @@ def test_status_row_passes_only_if_each_of_its_words_is_asserted(
 
 
 def test_status_clauses_are_the_rows_own_words() -> None:
-    """Each clause of the table is a part of its row's acceptance text, and together they leave no word out."""
+    """Each clause of the table is a part of its row's acceptance text, and together they cover every word."""
     acceptance = read_acceptance(REQUIREMENTS)
     left = {row: uncovered(acceptance[row], clauses) for row, clauses in read_clauses(TABLE).items()}
     assert {row: words for row, words in left.items() if words} == {}
 
 
 def test_status_clauses_name_tests_that_exist() -> None:
-    """A name in the table is the name of exactly one test function."""
+    """Each name in the table is the name of exactly one test function."""
     names = list(list_tests())
     claimed = {name for clauses in read_clauses(TABLE).values() for clause in clauses for name in clause.tests}
     assert {name: names.count(name) for name in claimed if names.count(name) != 1} == {}

@@ -12,7 +12,7 @@ from support.stores import Front, fresh_chdb_url, fresh_database
 
 @pytest.fixture(scope="session")
 def front() -> Iterator[Front]:
-    """A ClickHouse server, or what stands in for one."""
+    """A ClickHouse server, or a stand-in for one."""
     server = Front()
     yield server
     server.kill()

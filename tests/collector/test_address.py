@@ -1,4 +1,4 @@
-"""Content addressing: exact whatever the content, and small where content repeats."""
+"""Content addressing is exact for any content, and small where content repeats."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BLOB_PIECES = [
     '"},',
     "]}",
 ]
-"""What text with blobs in it is made of, to be put together wrongly."""
+"""Pieces of text with blobs in it, which a test joins in wrong ways."""
 
 
 def _span(**attributes: str) -> Span:
@@ -79,7 +79,7 @@ def test_cut_text_ranges_ascend_within_the_text(text: str, times: int) -> None:
     ids=["nested", "repeated", "deep", "unterminated", "huge_number", "lone_surrogate_escape"],
 )
 def test_address_hostile_text_is_joined_byte_for_byte(text: str) -> None:
-    """Text made to confuse the cutting is stored exactly all the same."""
+    """Text made to confuse the cutting is still stored exactly."""
     blobs: dict[bytes, bytes] = {}
     span = _span(request=text, other=text)
     addressed, _ = address_span(span, blobs)
@@ -119,7 +119,7 @@ def test_s18_address_an_image_is_one_part_wherever_it_stands(before: str) -> Non
 
 @given(st.lists(st.sampled_from(BLOB_PIECES), max_size=12))
 def test_address_blobs_cut_anywhere_are_joined_byte_for_byte(pieces: list[str]) -> None:
-    """Text in which blobs begin in one element and end in another, or in none, is stored exactly."""
+    """Text in which blobs begin in one element and end in another, or never end, is stored exactly."""
     text = "".join(pieces)
     assert all(a[1] <= b[0] for a, b in itertools.pairwise(cut_text(text)))
     span = _span(request=text)

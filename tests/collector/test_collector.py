@@ -31,7 +31,7 @@ PROTOBUF = {"content-type": "application/x-protobuf"}
 EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 TESTS = Path(__file__).resolve().parents[1]
 KILLS = int(os.environ.get("SPANREPLAY_TEST_KILLS", "4"))
-"""Seeds of the kill -9 tests; a defect keeps its seed, a soak takes hundreds."""
+"""Number of kill -9 tests: each is a seed, so a defect keeps its seed; a soak test takes hundreds."""
 
 
 def start_and_stop(settings: CollectorSettings) -> None:
@@ -45,7 +45,7 @@ def start_and_stop(settings: CollectorSettings) -> None:
 
 @pytest.mark.parametrize("taken", ["http_port", "grpc_port"])
 def test_collector_says_which_port_is_taken(tmp_path: Path, taken: str) -> None:
-    """One line names the port and its use, the hint says what to do, and nothing is left behind."""
+    """One line names the port and its use, the hint says what to do, and nothing stays open."""
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -58,7 +58,7 @@ def test_collector_says_which_port_is_taken(tmp_path: Path, taken: str) -> None:
 
 
 def test_collector_notices_a_server_that_shares_ports(tmp_path: Path) -> None:
-    """A server on all addresses with SO_REUSEPORT would take some of our requests: it counts as taken."""
+    """A server on all addresses with SO_REUSEPORT would take some of our requests, so its port counts as taken."""
     with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         other.bind(("0.0.0.0", 0))
@@ -69,7 +69,7 @@ def test_collector_notices_a_server_that_shares_ports(tmp_path: Path) -> None:
 
 
 def test_collector_restarts_on_the_same_ports(tmp_path: Path) -> None:
-    """A stopped collector frees its ports at once, connections in TIME_WAIT or not."""
+    """A stopped collector frees its ports at once, even with connections in TIME_WAIT."""
     store = SwitchStore()
     ports = {"http_port": free_port(), "grpc_port": free_port()}
     for number in (1, 2, 3):
@@ -79,14 +79,14 @@ def test_collector_restarts_on_the_same_ports(tmp_path: Path) -> None:
 
 
 def test_r6_collector_refuses_to_listen_openly(tmp_path: Path) -> None:
-    """On all addresses without tokens: refused before anything is opened."""
+    """Listening on all addresses without tokens is refused before anything is opened."""
     with pytest.raises(ConfigError, match="anybody on the network"):
         start_and_stop(CollectorSettings(tmp_path / "data", host="0.0.0.0", http_port=0, grpc_port=0))
     assert not (tmp_path / "data").exists()
 
 
 def test_collector_refuses_an_address_that_is_not_its_own(tmp_path: Path) -> None:
-    """A plain word instead of a traceback of the event loop."""
+    """An invalid address gives a ConfigError instead of a traceback from the event loop."""
     settings = CollectorSettings(tmp_path, host="127.0.0.1.7.7", http_port=0, grpc_port=0)
     with pytest.raises(ConfigError):
         start_and_stop(settings)
@@ -195,7 +195,7 @@ def read_log(data_dir: Path) -> list[bytes]:
 
 @pytest.mark.parametrize("seed", range(KILLS))
 def test_c1_kill_while_acknowledging(tmp_path: Path, python: str, seed: int) -> None:
-    """kill -9 at a random acknowledgement, the store away: every acknowledged request is in the log."""
+    """After kill -9 at a random acknowledgement, with the store unavailable, every acknowledged request is logged."""
     dice = random.Random(seed)
     with spawn(python, tmp_path, "down") as (process, http_port, grpc_port):
         senders = Senders(http_port, grpc_port, dice, first=1)
@@ -209,7 +209,7 @@ def test_c1_kill_while_acknowledging(tmp_path: Path, python: str, seed: int) -> 
 
 @pytest.mark.parametrize("seed", range(max(1, KILLS // 2)))
 def test_c1_kill_while_loading(tmp_path: Path, python: str, seed: int) -> None:
-    """Killed three times while receiving and loading: every acknowledged request is stored, none twice."""
+    """After three kills while receiving and loading, every acknowledged request is stored, none twice."""
     dice = random.Random(seed)
     store = tmp_path / "store"
     acknowledged: list[bytes] = []
@@ -239,7 +239,7 @@ def read_peak_mib(process: subprocess.Popen[str]) -> int:
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
 def test_r6_bombs_do_not_fill_the_memory(tmp_path: Path, python: str) -> None:
-    """Twenty gzip bombs of 300 MiB at once are answered 413 within a fraction of one of them."""
+    """Twenty gzip bombs of 300 MiB at once are answered 413, and take a fraction of the memory of one of them."""
     bomb = gzip.compress(bytes(300 << 20), 1)
     headers = {**PROTOBUF, "content-encoding": "gzip"}
     with spawn(python, tmp_path, "down") as (process, http_port, _), ThreadPoolExecutor(20) as pool:

@@ -1,4 +1,4 @@
-"""The way in and the real store together: what an SDK sends is what a reader gets."""
+"""The receivers and the real store together: a reader gets what an SDK sent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROTOBUF = {"content-type": "application/x-protobuf"}
 
 
 def test_c1_acknowledged_run_is_read_back_whole(tmp_path: Path) -> None:
-    """Sent span by span, loaded in batches, some of it twice: the recording is the one that was made."""
+    """A recording that is sent span by span and loaded in batches, some of it twice, is read back unchanged."""
     incident = make_incident(7)
     payloads = split_request(make_request(incident))
     with Store.open(fresh_chdb_url()) as store:

@@ -1,4 +1,4 @@
-"""What a store finds of equal requests is what reading every recording one after the other finds."""
+"""A store finds the same drift between equal requests as reading every recording in turn."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RUNS = 60
 
 
 def make_run(number: int, dice: random.Random) -> Recording:
-    """A run of four calls, an hour after the one before; half of its way through, other serving stacks answer."""
+    """A run of four calls, an hour after the one before; in later runs other serving stacks answer."""
     base = make_recording(
         make_run_id(number),
         app=dice.choice(["refunds", "orders"]),
@@ -32,7 +32,7 @@ def make_run(number: int, dice: random.Random) -> Recording:
     calls = []
     for call in base.calls:
         start_ns = base.root.start_ns + call.seq
-        # Clock values leave gaps where something else happened: a call's number is its place, not its value
+        # Clock values leave gaps where something else happened: a call's number is its position, not its value
         call = make_call(base.run_id, call.seq * 5, start_ns=start_ns, span_id=f"{number * 64 + call.seq + 1:016x}")
         if dice.random() < 0.8:
             call = replace(call, kind="llm", name="openai.chat.completions", meta=make_meta(number, dice))
@@ -44,7 +44,7 @@ def make_run(number: int, dice: random.Random) -> Recording:
 
 
 def make_meta(number: int, dice: random.Random) -> dict[str, Any]:
-    """What a call says of itself; its key depends on one member, and so does its temperature."""
+    """A call's meta; a random number decides its key, and the key decides the model, fingerprint and temperature."""
     key = dice.randrange(8)
     meta: dict[str, Any] = {"model": "gpt-x", "system_prompt_hash": str(key)}
     meta["response_model"] = "gpt-x-2" if key == 1 and number > RUNS // 2 else "gpt-x-1"
@@ -87,13 +87,13 @@ def filled(request: pytest.FixtureRequest) -> Iterator[Store]:
 
 
 def fold(query: DriftQuery) -> DriftReport:
-    """What reading every recording finds."""
+    """The report from reading every recording."""
     return report_drift(fold_recordings(RECORDINGS, query))
 
 
 @pytest.mark.parametrize("name", QUERIES)
 def test_s25_store_finds_what_reading_every_recording_finds(filled: Store, name: str) -> None:
-    """Events with both spans, outputs with their cause, and how much was looked at."""
+    """The store reports the same events with both spans, outputs with their cause, and amount looked at."""
     query = QUERIES[name]
     found = report_drift(filled.scan_drift(TENANT, query))
     expected = fold(query)
@@ -103,21 +103,21 @@ def test_s25_store_finds_what_reading_every_recording_finds(filled: Store, name:
 
 
 def test_s24_recordings_have_every_kind_of_drift() -> None:
-    """The comparison means something: each change and each cause is among them."""
+    """The recordings contain every change and every cause, so that the comparison means something."""
     found = fold(DriftQuery())
     assert {each.changed for each in found.events} >= {("response_model",), ("fingerprint",), ("determinism",)}
     assert {each.cause for each in found.outputs} == {"sampling", "fingerprint"}
 
 
 def test_s24_another_tenant_has_no_part_in_it(filled: Store) -> None:
-    """A tenant's report is made of its own runs."""
+    """A tenant's report covers its own runs only."""
     scan = filled.scan_drift("other", DriftQuery())
     assert scan.runs <= 1
     assert report_drift(scan).events == ()
 
 
 def test_s25_store_tells_other_stacks_before_mere_outputs(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there is no room for all keys, those with another serving stack come first, and the rest is counted."""
+    """If there is no room for all keys, those with several serving stacks come first, and the rest is counted."""
     every = filled.scan_drift(TENANT, DriftQuery())
     stacked = {s.key for s in every.found if sum(s.key == other.key for other in every.found) > 1}
     monkeypatch.setattr(drift, "KEYS_FOUND_MAX", len(stacked))

@@ -1,4 +1,4 @@
-"""Connections: every failure has one clear line, and no line has a password."""
+"""Connections: every failure has one clear line, and no line contains a password."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ sys.stdin.read()
 
 
 def _line(error: SpanreplayError) -> str:
-    """What a user and a log could see of it."""
+    """All of an error that a user or a log could see."""
     return f"{error} {error.hint} {error!r}"
 
 
 def test_open_directory_of_another_process_is_locked() -> None:
-    """A chDB directory that another process has open is refused with who and what to do, then usable again."""
+    """A chDB directory that another process has open is refused, naming process and remedy, and is usable later."""
     url = f"chdb://{make_directory()}"
     owner = subprocess.Popen(
         [sys.executable, "-c", _OWNER, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -48,7 +48,7 @@ def test_open_directory_of_another_process_is_locked() -> None:
 
 
 def test_open_two_directories_in_one_process_is_refused() -> None:
-    """chDB allows one directory per process; a second one is refused with the way round it."""
+    """chDB allows one directory per process; a second one is refused with a workaround."""
     with (
         Store.open(f"chdb://{chdb_directory()}?database={fresh_database()}"),
         pytest.raises(StoreError, match="another embedded store") as caught,
@@ -59,7 +59,7 @@ def test_open_two_directories_in_one_process_is_refused() -> None:
 
 
 def test_open_a_file_is_no_store(tmp_path: Path) -> None:
-    """A path that is a file is named as unusable."""
+    """A path that is a file is refused as unusable."""
     (tmp_path / "file").write_text("x")
     with pytest.raises(StoreError, match="cannot be used"):
         Store.open(f"chdb://{tmp_path / 'file' / 'store'}")
@@ -74,7 +74,7 @@ def test_open_makes_a_private_directory_of_that_name() -> None:
 
 
 def test_open_wrong_password_is_refused_without_it(front: Front) -> None:
-    """A refused password is said to be refused, and printed nowhere."""
+    """A refused password is reported as such, and printed nowhere."""
     url = front.url("default").replace("default:", "default:geheim", 1)
     with pytest.raises(StoreError, match="refused user 'default'") as caught:
         Store.open(url)
@@ -84,7 +84,7 @@ def test_open_wrong_password_is_refused_without_it(front: Front) -> None:
 
 
 def test_a_server_that_goes_away_is_an_error_and_may_come_back() -> None:
-    """While a server is down every call is a StoreError, which callers may retry; nothing else leaves."""
+    """While a server is down every call raises StoreError, which callers may retry, and no other error."""
     directory = make_directory()
     server = Front(directory)
     url = server.url("default")
@@ -114,7 +114,7 @@ def test_a_server_that_goes_away_is_an_error_and_may_come_back() -> None:
     ],
 )
 def test_parse_address_refuses_what_is_no_store(url: str) -> None:
-    """A URL that cannot be a store is refused with the forms that can, and never repeated."""
+    """A URL that cannot be a store is refused with the valid forms, and is never repeated."""
     with pytest.raises(ConfigError) as caught:
         parse_address(url)
     assert "geheim" not in _line(caught.value)
@@ -122,7 +122,7 @@ def test_parse_address_refuses_what_is_no_store(url: str) -> None:
 
 
 def test_parse_address_shows_no_password() -> None:
-    """The address as text and in debuggers has host and database, and no credentials."""
+    """The address shows host and database in text and in debuggers, but no credentials."""
     address = parse_address("https://ann:ge%40heim@ch.example/runs")
     assert (address.user, address.password, address.port) == ("ann", "ge@heim", 8443)
     assert str(address) == "https://ch.example:8443/runs"
@@ -141,7 +141,7 @@ def test_parse_address_shows_no_password() -> None:
     ],
 )
 def test_engine_maps_every_error_of_the_driver(error: type[Exception]) -> None:
-    """Whatever clickhouse-connect raises leaves as StoreError, without the text that may quote rows."""
+    """Every error of clickhouse-connect is mapped to StoreError, without text that may quote rows."""
     engine = Engine(parse_address("http://127.0.0.1:1/x"))
     failure = error("Code: 6. secret row")
     assert isinstance(failure, driver.ClickHouseError)
@@ -151,7 +151,7 @@ def test_engine_maps_every_error_of_the_driver(error: type[Exception]) -> None:
 
 
 def test_engine_a_failed_query_leaves_nothing_for_the_next(store: Store) -> None:
-    """A query that fails after its first output is followed by queries that give their own results."""
+    """Queries after one that failed in the middle of its output give their own results."""
     for _ in range(3):
         with pytest.raises(StoreError), store._engine.client() as client:
             client.command("SELECT throwIf(1)")
@@ -160,7 +160,7 @@ def test_engine_a_failed_query_leaves_nothing_for_the_next(store: Store) -> None
 
 
 def test_engine_runs_a_bounded_number_of_queries(store: Store) -> None:
-    """A failed query gives its place back, however often; the limit of clients is never used up."""
+    """Each failed query returns its client to the pool, so the limit of clients is never used up."""
     for _ in range(CLIENTS_MAX + 1):
         with pytest.raises(StoreError), store._engine.client() as client:
             client.command("no SQL")

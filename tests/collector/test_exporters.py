@@ -1,4 +1,4 @@
-"""What the exporters of other SDKs send: a large span arrives whole, and the small spans of its batch with it."""
+"""The exporters of other SDKs: a large span arrives whole, and so do the small spans of its batch."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ EXPORTERS: dict[str, Callable[[RunningCollector], SpanExporter]] = {
 @pytest.mark.parametrize("name", EXPORTERS)
 @pytest.mark.sampled(3)
 def test_c5_exporter_brings_a_large_span_and_its_neighbours(name: str, tmp_path: Path) -> None:
-    """Spans of 5 MB and 15 MiB in batches of five: every span is there, the large text to its last character."""
+    """For spans of 5 MB and 15 MiB in batches of five, every span arrives, the large text to its last character."""
     store = SwitchStore()
     with run_collector(tmp_path, store) as running:
         provider = TracerProvider(shutdown_on_exit=False)

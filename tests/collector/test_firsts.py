@@ -1,4 +1,4 @@
-"""The first record of a span stays: whatever comes later, by whichever way, and whatever is merged."""
+"""The first record of a span stays, whatever comes later, by any route and after any merge."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CALLS = 4
 
 
 def _sealed(recording: Recording) -> Recording:
-    """A recording whose manifest states the root of its calls, as everybody can compute it."""
+    """A recording whose manifest states the root of its calls; anybody can compute such a seal."""
     leaves = [hash_leaf(call, LEAF_VERSION) for call in recording.calls]
     manifest = {"calls": len(leaves), "leaves": len(leaves), "leaf_version": LEAF_VERSION, "root": hash_root(leaves)}
     return replace(recording, root=replace(recording.root, manifest=manifest))
@@ -67,7 +67,7 @@ FORGERIES: dict[str, Callable[[], Recording]] = {
     "other_root": _other_root,
 }
 APART = {"added_call": 2, "other_root": 1}
-"""How many records differ; a changed call changes the seal in the root, too."""
+"""Number of records that differ; a changed call also changes the seal in the root."""
 
 
 def _merge(store: Store) -> None:
@@ -83,7 +83,7 @@ def _read(store: Store) -> Recording:
 
 
 def _check_original(store: Store, payloads: list[bytes]) -> None:
-    """The run is what it was, for every reader, before and after every merge."""
+    """Assert that every reader sees the original run, before and after every merge."""
     for _ in range(2):
         assert store.read_run(TENANT, ORIGINAL.run_id) == payloads
         assert _read(store) == ORIGINAL
@@ -95,12 +95,12 @@ def _check_original(store: Store, payloads: list[bytes]) -> None:
 @pytest.mark.parametrize("name", FORGERIES)
 @pytest.mark.sampled(5)
 def test_r5_a_stored_run_never_changes(store: Store, name: str) -> None:
-    """Other content under the ids of a run is counted and kept apart; reads, merges and the seal see the first."""
+    """Other content under the ids of a run is counted and kept apart; reads, merges and the seal use the first."""
     store.load(TENANT, [make_payload(ORIGINAL)], "genuine")
     payloads = store.read_run(TENANT, ORIGINAL.run_id)
     forged = FORGERIES[name]()
     apart = APART.get(name, 2)
-    for number in range(2):  # the second time under another token: a sender that tries again
+    for number in range(2):  # the second time under another token, as when a sender retries
         taken = store.load(TENANT, [make_payload(forged)], f"forged-{number}")
         assert taken == len(forged.calls) + 1 - apart
     assert store.count_apart(TENANT, ORIGINAL.run_id) == apart
@@ -110,14 +110,14 @@ def test_r5_a_stored_run_never_changes(store: Store, name: str) -> None:
 
 
 def test_r5_within_one_load_the_first_record_stays(store: Store) -> None:
-    """Of two final records of one span in one load the first is the run's."""
+    """If one load has two final records of one span, the first becomes part of the run."""
     store.load(TENANT, [make_payload(ORIGINAL), make_payload(_changed_call(end_ns=END_NS + 5))], "both")
     assert _read(store) == ORIGINAL
     assert store.count_apart(TENANT, ORIGINAL.run_id) == 2
 
 
 def test_r5_records_of_earlier_releases_stay_too(store: Store) -> None:
-    """A store that was filled before versions told the arrival keeps its records as well."""
+    """A store that was filled before versions encoded the arrival order keeps its records as well."""
     store.load(TENANT, [make_payload(ORIGINAL)], "genuine")
     payloads = store.read_run(TENANT, ORIGINAL.run_id)
     with store._engine.client() as client:
@@ -130,7 +130,7 @@ def test_r5_records_of_earlier_releases_stay_too(store: Store) -> None:
 
 
 def test_r5_an_insert_that_nobody_looked_at_loses_every_merge(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two collectors of one server that both find nothing stored: the merge keeps what came first."""
+    """If two collectors of one server both find nothing stored, the merge keeps the record that came first."""
     store.load(TENANT, [make_payload(ORIGINAL)], "genuine")
     payloads = store.read_run(TENANT, ORIGINAL.run_id)
     monkeypatch.setattr(firsts, "_read_known", lambda *_: iter(()))
@@ -142,7 +142,7 @@ def test_r5_an_insert_that_nobody_looked_at_loses_every_merge(store: Store, monk
 
 
 def test_r5_what_is_kept_apart_is_bounded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A flood of other content is counted whole and kept up to a limit."""
+    """All spans with other content are counted, and only a limited number is kept."""
     monkeypatch.setattr(firsts, "APART_PER_LOAD_MAX", 1)
     store.load(TENANT, [make_payload(ORIGINAL)], "genuine")
     assert store.load(TENANT, [make_payload(_changed_call())], "forged") == CALLS - 1
@@ -151,7 +151,7 @@ def test_r5_what_is_kept_apart_is_bounded(store: Store, monkeypatch: pytest.Monk
 
 
 def test_r5_a_run_that_goes_on_takes_its_calls(store: Store) -> None:
-    """Calls that come one by one, open and then ended, before and after the end of their run, are all taken."""
+    """Calls that arrive one by one, open and then ended, before and after the end of their run, are all accepted."""
     root = replace(ORIGINAL, calls=())
     store.load(TENANT, [make_payload(root)], "root")
     for call in reversed(ORIGINAL.calls):
@@ -179,7 +179,7 @@ def _service(tmp_path: Path) -> Iterator[tuple[Store, str, ServiceCatalog, Calla
 def test_r5_a_run_behind_a_service_never_changes(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Over OTLP and by import, through loader, reads, `.replay` and merges: the first stays, the rest is said."""
+    """Over OTLP and by import, through loader, reads, `.replay` and merges, the first stays, the rest is reported."""
     forged = _changed_call(end_ns=END_NS + 10**12)
     with _service(tmp_path) as (store, otlp_url, catalog, flush), httpx.Client(trust_env=False, timeout=60) as http:
         headers = {"content-type": "application/x-protobuf"}
@@ -210,7 +210,7 @@ def test_r5_a_run_behind_a_service_never_changes(
 
 @pytest.mark.parametrize("name", FORGERIES)
 def test_r5_a_local_run_never_changes(tmp_path: Path, name: str) -> None:
-    """A file with other content of a run that is in the local directory is refused, the run's own is not."""
+    """A file with other content for a run in the local directory is refused, but the run's own file is not."""
     catalog = SpoolCatalog(tmp_path)
     genuine = bundle.pack(ORIGINAL.run_id, [make_payload(ORIGINAL)])
     catalog.import_bundle(genuine)

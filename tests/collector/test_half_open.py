@@ -1,4 +1,4 @@
-"""The front door under connections on which nothing happens, and what it says of itself at /readyz."""
+"""The ports under connections on which nothing happens, and what /readyz reports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COUNT = 2_000
 EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 HEADERS = {"content-type": "application/x-protobuf"}
 IMPATIENT_S = 30.0
-"""A hang is a failure; how fast it is, is for `python -m bench half_open` to say."""
+"""A hang is a failure; `python -m bench half_open` measures the speed."""
 
 
 def _post(url: str) -> int:
@@ -35,7 +35,7 @@ def _export(address: str) -> None:
 
 
 def test_l28_half_open_connections_keep_nobody_out(tmp_path: Path) -> None:
-    """Two thousand silent and half-begun connections at each way in: the next client is answered as ever."""
+    """Two thousand silent and half-begun connections at each port don't keep the next client from being answered."""
     store = SwitchStore()
     with run_collector(tmp_path, store) as running:
         host, _, grpc_port = running.grpc.rpartition(":")
@@ -52,7 +52,7 @@ def test_l28_half_open_connections_keep_nobody_out(tmp_path: Path) -> None:
 
 
 def test_l28_a_stated_length_holds_nobody_up(tmp_path: Path) -> None:
-    """Clients that announce large bodies and send none take no part of what may be in flight."""
+    """Clients that announce large bodies and send none take no share of the bytes in flight."""
     with run_collector(tmp_path, SwitchStore()) as running:
         port = int(running.http.rpartition(":")[2])
         with open_connections("127.0.0.1", port, [BEGINNINGS["no_body"]] * 20):
@@ -65,7 +65,7 @@ def _pair(listener: socket.socket) -> tuple[socket.socket, socket.socket]:
 
 
 def test_l28_idle_connections_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Silence beyond its time ends a connection of our port, sooner where there are many, and no other's."""
+    """An idle connection to our port is closed after a timeout, shorter if there are many; others are untouched."""
     with socket.create_server(("127.0.0.1", 0)) as ours, socket.create_server(("127.0.0.1", 0)) as foreign:
         idle, idle_end = _pair(ours)
         other, other_end = _pair(foreign)
@@ -92,7 +92,7 @@ def test_l28_idle_connections_are_closed(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_l28_a_server_ends_silent_connections_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever was sent before the silence, the server ends the connection, and goes on with others."""
+    """Whatever was sent before the silence, the server closes the connection and goes on serving others."""
     monkeypatch.setattr(limits, "IDLE_SCAN_S", 0.05)
     with run_collector(tmp_path, SwitchStore()) as running:
         port = int(running.http.rpartition(":")[2])
@@ -101,14 +101,14 @@ def test_l28_a_server_ends_silent_connections_by_itself(tmp_path: Path, monkeypa
             with monkeypatch.context() as impatient:
                 impatient.setattr(limits, "IDLE_S", 0.2)
                 for connection in connections:
-                    with contextlib.suppress(ConnectionResetError):  # something sent had not been read
+                    with contextlib.suppress(ConnectionResetError):  # some of the sent bytes had not been read
                         while connection.recv(4096):
                             pass
             assert _post(running.http) == 200
 
 
 def test_l28_open_files_are_shared_out() -> None:
-    """The process asks for as many open files as it may have, and leaves some of them to log and store."""
+    """The process raises its limit of open files as far as it may, and reserves some of them for log and store."""
     files = raise_file_limit()
     assert 0 < files <= limits.FILES_MAX
     assert raise_file_limit() == files
@@ -117,7 +117,7 @@ def test_l28_open_files_are_shared_out() -> None:
 
 
 def test_l28_ready_means_that_log_and_store_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """/readyz needs no token and no Phoenix; it is 503, with the reason, while the log or the store is away."""
+    """/readyz needs neither token nor Phoenix; it answers 503, with the reason, while log or store is unavailable."""
     monkeypatch.setattr(limits, "READY_FRESH_S", 0)
     store = SwitchStore()
 
@@ -144,7 +144,7 @@ def test_l28_ready_means_that_log_and_store_answer(tmp_path: Path, monkeypatch: 
 
 
 def test_l28_readiness_is_asked_once_for_many(tmp_path: Path) -> None:
-    """A flood of /readyz reaches the store once in a while only."""
+    """A flood of /readyz requests reaches the store only once in a while."""
     asked = itertools.count()
 
     class CountingStore(SwitchStore):

@@ -1,4 +1,4 @@
-"""Which `Host` a service on loopback answers to."""
+"""`Host` headers that a service on loopback answers."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ PUBLIC = ["evil.example.com", "evil.example.com:4318", "localhost.evil.com", "12
 
 @pytest.mark.parametrize("host", LOCAL)
 def test_r6_a_local_name_is_answered(host: str) -> None:
-    """Addresses, names without a dot and reserved names cannot be a web page's own."""
+    """Addresses, names without a dot and reserved names cannot belong to a web page, so they are answered."""
     assert is_local_name(host)
 
 
 @pytest.mark.parametrize("host", PUBLIC)
 def test_r6_a_public_name_is_none(host: str) -> None:
-    """A name that somebody can register may point to loopback."""
+    """A name that somebody can register may point to loopback, so it is not a local name."""
     assert not is_local_name(host)
 
 

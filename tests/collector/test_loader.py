@@ -49,7 +49,7 @@ def run_loader(log: SegmentLog, store: Any, directory: Path, metrics: Metrics | 
 
 
 def test_loader_loads_everything_by_tenant(tmp_path: Path) -> None:
-    """Each tenant's payloads in order, and the log is empty afterwards."""
+    """Each tenant's payloads are loaded in order, and the log is empty afterwards."""
     store = SwitchStore()
     bodies = [make_payload(n) for n in range(1, 101)]
     with open_log(tmp_path, segment_bytes=2000) as log, run_loader(log, store, tmp_path) as loader:
@@ -62,13 +62,13 @@ def test_loader_loads_everything_by_tenant(tmp_path: Path) -> None:
 
 
 def test_loader_flush_of_an_empty_log_returns(tmp_path: Path) -> None:
-    """Nothing to load is loaded at once."""
+    """flush of an empty log returns at once."""
     with open_log(tmp_path) as log, run_loader(log, SwitchStore(), tmp_path) as loader:
         assert loader.flush(WAIT_S)
 
 
 def test_c6_loader_waits_for_a_store_that_is_down(tmp_path: Path) -> None:
-    """During an outage nothing is lost or rejected, however many tries; then all is loaded, once."""
+    """During an outage nothing is lost or rejected, however many tries; afterwards everything is loaded once."""
     store, metrics = SwitchStore(), Metrics()
     store.is_down = True
     bodies = [make_payload(n) for n in range(1, 31)]
@@ -83,7 +83,7 @@ def test_c6_loader_waits_for_a_store_that_is_down(tmp_path: Path) -> None:
 
 
 class DyingStore(SwitchStore):
-    """Stores the first batch and fails, then is away: a crash between the load and the cursor."""
+    """Stores the first batch, then fails and stays unavailable: a crash between the load and the cursor."""
 
     def load(self, tenant: str, payloads: Sequence[bytes], token: str) -> int:
         if not self.loads:
@@ -92,7 +92,7 @@ class DyingStore(SwitchStore):
 
 
 def test_c1_loader_repeats_a_batch_under_the_same_token(tmp_path: Path) -> None:
-    """Stopped after the store took a batch and before the cursor moved: the restart stores nothing twice."""
+    """After a stop between the store's accepting a batch and the cursor's move, the restart stores nothing twice."""
     dying, bodies = DyingStore(), [make_payload(n) for n in range(1, 11)]
     with open_log(tmp_path) as log:
         append(log, *bodies[:7])
@@ -108,7 +108,7 @@ def test_c1_loader_repeats_a_batch_under_the_same_token(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("refusal", [ValueError("bad row"), StoreError("Code: 27")], ids=["error", "store error"])
 def test_c5_loader_sets_aside_what_the_store_refuses(tmp_path: Path, refusal: Exception) -> None:
-    """Two poisoned records cost none of their neighbours, and are kept where a person can look at them."""
+    """Two poisoned records do not affect their neighbours, and are kept where a person can look at them."""
     store, metrics = SwitchStore(), Metrics()
     bodies = [make_payload(n) for n in range(1, 21)]
     store.refused, store.refusal = {bodies[0], bodies[9]}, refusal
@@ -122,7 +122,7 @@ def test_c5_loader_sets_aside_what_the_store_refuses(tmp_path: Path, refusal: Ex
 
 
 def test_c5_loader_tells_a_lone_refusal_from_an_outage(tmp_path: Path) -> None:
-    """One record that fails alone waits; as soon as others go through, it is set aside."""
+    """A record that fails alone waits; as soon as others succeed, it is set aside."""
     store, metrics = SwitchStore(), Metrics()
     poisoned, good = make_payload(1), make_payload(2)
     store.refused, store.refusal = {poisoned}, StoreError("Code: 27")
@@ -149,7 +149,7 @@ def test_loader_batches_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 class GateStore(SwitchStore):
-    """A store whose first load blocks until let go."""
+    """A store whose first load blocks until released."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -163,7 +163,7 @@ class GateStore(SwitchStore):
 
 
 def test_loader_never_delays_an_acknowledgement(tmp_path: Path) -> None:
-    """While the store hangs, the log goes on taking records."""
+    """While the store hangs, the log still accepts records."""
     store = GateStore()
     with open_log(tmp_path) as log, run_loader(log, store, tmp_path) as loader:
         append(log, make_payload(1))

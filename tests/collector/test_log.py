@@ -1,4 +1,4 @@
-"""The append log: what was acknowledged is there, whatever happens to the process or the disk."""
+"""The append log keeps what was acknowledged, whatever happens to the process or the disk."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_log_reads_back_in_order(tmp_path: Path) -> None:
 
 
 def test_log_shares_one_sync_among_waiting_requests(tmp_path: Path) -> None:
-    """Requests that wait together are committed together."""
+    """Requests that wait at the same time are committed together."""
     metrics = Metrics()
     with open_log(tmp_path, metrics=metrics) as log:
         append(log, *[b"x" * 100] * 500)
@@ -82,7 +82,7 @@ def test_log_shares_one_sync_among_waiting_requests(tmp_path: Path) -> None:
 
 
 def test_log_cuts_a_torn_tail_wherever_it_was_torn(tmp_path: Path) -> None:
-    """A crash in the middle of a write loses that record only, at every possible byte."""
+    """A crash in the middle of a write loses that record only, at whichever byte it happens."""
     original = tmp_path / "original"
     with open_log(original) as log:
         append_singly(log, b"first" * 3, b"second", b"third--")
@@ -101,7 +101,7 @@ def test_log_cuts_a_torn_tail_wherever_it_was_torn(tmp_path: Path) -> None:
 
 
 def test_log_skips_a_damaged_record_and_says_so(tmp_path: Path) -> None:
-    """A flipped byte costs the record it is in, is counted, and never stops the readers."""
+    """A flipped byte costs the record that contains it, is counted, and never stops the readers."""
     with open_log(tmp_path) as log:
         append_singly(log, b"first", b"second", b"third")
         damaged = read_all(log)[1]
@@ -116,7 +116,7 @@ def test_log_skips_a_damaged_record_and_says_so(tmp_path: Path) -> None:
 
 
 def test_log_deletes_a_segment_when_every_cursor_has_passed(tmp_path: Path) -> None:
-    """The slowest reader decides, and a reader that is gone for good no longer counts."""
+    """A segment is kept for its slowest reader; a reader that is gone for good no longer counts."""
     with open_log(tmp_path, {"loader": None, "phoenix": None}, segment_bytes=100) as log:
         append_singly(log, *[b"x" * 150] * 6)
         assert len(list_segments(tmp_path)) == 6
@@ -130,7 +130,7 @@ def test_log_deletes_a_segment_when_every_cursor_has_passed(tmp_path: Path) -> N
 
 
 def test_log_moves_a_lossy_cursor_on(tmp_path: Path) -> None:
-    """A reader with a lag limit never keeps more than that, and what it misses is counted."""
+    """A reader with a lag limit never holds back more than that, and the bytes that it misses are counted."""
     metrics = Metrics()
     cursors = {"loader": None, "phoenix": 1000}
     with open_log(tmp_path, cursors, segment_bytes=200, metrics=metrics) as log:
@@ -144,7 +144,7 @@ def test_log_moves_a_lossy_cursor_on(tmp_path: Path) -> None:
 
 
 def test_log_cursor_survives_and_repeats_the_planned_batch(tmp_path: Path) -> None:
-    """After a crash between plan and advance the same bounds are read again, though more has come since."""
+    """After a crash between plan and advance the same bounds are read again, even if records were added since."""
     with open_log(tmp_path) as log:
         append_singly(log, b"one", b"two")
         cursor = log.cursor("loader")
@@ -161,7 +161,7 @@ def test_log_cursor_survives_and_repeats_the_planned_batch(tmp_path: Path) -> No
 
 
 def test_log_closes_an_idle_segment_so_that_it_can_go(tmp_path: Path) -> None:
-    """What everybody has read does not lie on the disk until the next request comes."""
+    """A segment that everybody has read is deleted without waiting for the next request."""
     with open_log(tmp_path, segment_age_s=0.05) as log:
         append(log, b"one")
         log.advance(log.cursor("loader"), log.end)
@@ -172,7 +172,7 @@ def test_log_closes_an_idle_segment_so_that_it_can_go(tmp_path: Path) -> None:
 
 
 def test_log_identity_changes_only_when_nothing_is_left(tmp_path: Path) -> None:
-    """Tokens are stable while records wait, and never come twice for different records."""
+    """Tokens are stable while records wait, and are never reused for different records."""
     with open_log(tmp_path) as log:
         append(log, b"one")
         first = log.identity
@@ -185,7 +185,7 @@ def test_log_identity_changes_only_when_nothing_is_left(tmp_path: Path) -> None:
 
 
 def test_log_belongs_to_one_process(tmp_path: Path) -> None:
-    """A second collector on the same directory is refused and told why; afterwards the way is free."""
+    """A second collector on the same directory is refused with the reason; once the first is closed it may start."""
     with open_log(tmp_path), pytest.raises(ConfigError, match="another collector is using"):
         SegmentLog(tmp_path, cursors=LOADER)
     with open_log(tmp_path):
@@ -193,7 +193,7 @@ def test_log_belongs_to_one_process(tmp_path: Path) -> None:
 
 
 def test_c6_log_survives_a_disk_that_takes_no_more(tmp_path: Path) -> None:
-    """A write that fails half-way is answered as failed and leaves no trace; the next one works."""
+    """A write that fails half-way is reported as failed and leaves no trace; the next one works."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     with open_log(tmp_path) as log:
         append(log, b"before")
@@ -210,7 +210,7 @@ def test_c6_log_survives_a_disk_that_takes_no_more(tmp_path: Path) -> None:
 
 
 def test_c6_log_has_no_room_beyond_its_limit(tmp_path: Path) -> None:
-    """Admission is told before the limit is crossed, and again when the reader has made room."""
+    """The log says that it has no room before its limit is crossed, and has room again after the reader advanced."""
     with open_log(tmp_path, bytes_max=5000, segment_bytes=1000) as log:
         append_singly(log, *[b"x" * 990] * 4)
         assert log.has_room(500)
@@ -220,7 +220,7 @@ def test_c6_log_has_no_room_beyond_its_limit(tmp_path: Path) -> None:
 
 
 def test_log_refuses_after_close(tmp_path: Path) -> None:
-    """Nothing is acknowledged that no writer will write."""
+    """No append is acknowledged after the writer has stopped."""
     with open_log(tmp_path) as log:
         append(log, b"one")
     with pytest.raises(LogUnavailable, match="stopping"):
@@ -236,7 +236,7 @@ def test_log_refuses_after_close(tmp_path: Path) -> None:
 def test_log_batches_cover_everything_once(
     tmp_path_factory: pytest.TempPathFactory, groups: list[list[bytes]], segment_bytes: int, batch_bytes: int
 ) -> None:
-    """Whatever the sizes of records, segments and batches: each record once, in order, one segment a batch."""
+    """For any sizes of records, segments and batches, each record comes once, in order; each batch has one segment."""
     directory = tmp_path_factory.mktemp("log")
     with open_log(directory, segment_bytes=segment_bytes) as log:
         for group in groups:

@@ -1,4 +1,4 @@
-"""What one request may cost: real requests into a collector of its own process, whose highest memory is read."""
+"""Memory that one request may cost: real requests to a collector in its own process, whose peak memory is read."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ BODIES: dict[str, tuple[bytes, int]] = {
     "one span of tiny attributes": (one_scope(field(2, IDS + fill(ATTRIBUTE, SIZE))), 0),
     "empty resources": (fill(field(1, b""), SIZE), 0),
 }
-"""Requests that protobuf parses into many times their size, and how many spans of them are refused."""
+"""Requests that protobuf parses into many times their size, and how many of their spans are refused."""
 
 
 @contextmanager
@@ -93,7 +93,7 @@ def send(transport: str, ports: dict[str, int], body: bytes) -> ExportTraceServi
 def test_r6_a_request_is_checked_in_a_few_times_its_bytes(
     tmp_path: Path, python: str, case: str, transport: str
 ) -> None:
-    """What protobuf would parse into many times its size is checked, or refused, in less than six times its size."""
+    """A request that protobuf would expand many times is checked or refused in less than six times its size."""
     body, refused = BODIES[case]
     with spawn(python, tmp_path) as (process, ports):
         send(transport, ports, make_payload(1))
@@ -110,7 +110,7 @@ def make_span(number: int, text: bytes = b"") -> bytes:
 
 
 def make_ordinary() -> bytes:
-    """63 MiB: spans of 2 KiB each, and among them one of 5 MB and one of 15 MiB."""
+    """63 MiB of spans of 2 KiB each, with one of 5 MB and one of 15 MiB among them."""
     dice = random.Random(1)
     spans = [make_span(number, dice.randbytes(1000).hex().encode()) for number in range(1, 21_000)]
     large = [make_span(30_000, b"x" * 5_000_000), make_span(30_001, b"y" * (15 * MIB))]
@@ -121,12 +121,12 @@ LOADS: dict[str, tuple[Callable[[], bytes], int, int]] = {
     "ordinary spans": (make_ordinary, 21_001, 320 * MIB),
     "tiny spans": (lambda: one_scope(b"".join(map(make_span, range(1, 120_001)))), 120_000, 96 * MIB),
 }
-"""Requests, their spans, and what storing them may cost."""
+"""Request, number of its spans, and the memory that storing it may cost."""
 
 
 @pytest.mark.parametrize("case", LOADS)
 def test_c5_a_large_request_is_stored_whole_in_bounded_memory(tmp_path: Path, python: str, case: str) -> None:
-    """Ordinary spans of 63 MiB, or 120,000 tiny ones: all stored, byte for byte, with only a part of them in memory."""
+    """Ordinary spans of 63 MiB, or 120,000 tiny ones, are all stored byte for byte, with only a part in memory."""
     make, spans, bytes_max = LOADS[case]
     body = tmp_path / "body"
     body.write_bytes(make())

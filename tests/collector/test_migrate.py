@@ -1,4 +1,4 @@
-"""Migrations: numbered, applied once, refused where the store is newer or other than the code."""
+"""Migrations are numbered, applied once, and refused if the store is newer than the code or differs from it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _next(*statements: str) -> Migration:
 
 
 def test_migrate_twice_applies_once(engine: Engine) -> None:
-    """The first migration makes the tables, the second finds nothing to do."""
+    """The first migration makes the tables, the second has nothing to do."""
     known = read_migrations()
     assert migrate(engine) == known
     assert migrate(engine) == []
@@ -47,7 +47,7 @@ def test_migrate_twice_applies_once(engine: Engine) -> None:
 
 
 def test_migrate_records_the_hash_of_each_file(engine: Engine) -> None:
-    """The store knows exactly which text it was made with."""
+    """The store knows the exact text of each migration that made it."""
     migrate(engine)
     with engine.client() as client:
         rows = client.query("SELECT number, name, sha256 FROM migrations ORDER BY number").result_rows
@@ -55,7 +55,7 @@ def test_migrate_records_the_hash_of_each_file(engine: Engine) -> None:
 
 
 def test_migrate_goes_on_after_a_crash_in_the_middle(engine: Engine) -> None:
-    """A migration that stopped half way is repeated whole and then recorded."""
+    """A migration that stopped half way is repeated from its start and then recorded."""
     known = read_migrations()
     added = _next("CREATE TABLE IF NOT EXISTS extra (n UInt8) ENGINE = Memory", "SELECT throwIf(1)")
     with pytest.raises(StoreError):
@@ -86,7 +86,7 @@ def test_migrate_an_edited_migration_is_refused(engine: Engine) -> None:
 
 
 def test_store_without_tables_says_what_to_do(store_url: str) -> None:
-    """A store that was never migrated opens, and every use of it names the command."""
+    """A store that was never migrated opens, and every use of it names the command to run."""
     with Store.open(store_url) as store:
         for use in (
             lambda: store.load("t", [make_payload(make_recording(calls=1))], "t"),
@@ -100,7 +100,7 @@ def test_store_without_tables_says_what_to_do(store_url: str) -> None:
 
 
 def test_migrations_are_numbered_without_holes(tmp_path: Path) -> None:
-    """A hole, a double number or a foreign name in the schema's directory is refused."""
+    """A gap, a duplicate number or a foreign name in the schema's directory is refused."""
     (tmp_path / "0001_one.sql").write_text("SELECT 1;\n-- why; not\nSELECT 2;")
     (only,) = read_migrations(tmp_path)
     assert only.statements == ("SELECT 1", "SELECT 2")
@@ -113,13 +113,13 @@ def test_migrations_are_numbered_without_holes(tmp_path: Path) -> None:
 
 
 def test_migrations_are_part_of_the_package() -> None:
-    """The schema is read from within the package, where an installed one has it too."""
+    """The schema is read from inside the package, so an installed package has it too."""
     assert SCHEMA_DIR.parent == Path(spanreplay_collector.__file__).parent
     assert (SCHEMA_DIR / "chdb.xml").exists()
 
 
 def test_migrate_command_lists_what_it_applied() -> None:
-    """`spanreplay migrate` prints the applied migrations on stdout, and nothing there the second time."""
+    """`spanreplay migrate` prints the applied migrations on stdout, and prints nothing the second time."""
     url = fresh_chdb_url()
     names = [f"{m.number:04d}_{m.name}" for m in read_migrations()]
     first = CliRunner().invoke(migrate_command, ["--store", url])
@@ -130,7 +130,7 @@ def test_migrate_command_lists_what_it_applied() -> None:
 
 
 def test_migrate_command_explains_a_bad_url() -> None:
-    """A URL that is none is answered with the two forms there are, and exit 1."""
+    """An invalid URL is answered with the two valid forms and exit status 1."""
     result = CliRunner().invoke(migrate_command, ["--store", "mysql://u:geheim@h/d"])
     assert result.exit_code == 1
     assert "chdb:///absolute/directory" in result.stderr

@@ -1,4 +1,4 @@
-"""What Phoenix shows of a recorded call, derived from its payload: for every dialect, whole and streamed."""
+"""Attributes that Phoenix shows for a recorded call, derived from its payload, in every dialect, whole and streamed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOST = "http://127.0.0.1:8000"
 
 
 def _shown(path: str, body: Any, pieces: list[bytes], kind: str) -> dict[str, Any]:
-    """The derived attributes of a call, through the recorded form of its response."""
+    """Return the derived attributes of a call, using the recorded form of its response."""
     is_aws = pieces[0][:1] == b"\0"
     reply = HttpReply(
         200,
@@ -43,7 +43,7 @@ def _shown(path: str, body: Any, pieces: list[bytes], kind: str) -> dict[str, An
 @pytest.mark.parametrize("sample", MODELS.values(), ids=MODELS)
 @pytest.mark.parametrize("is_stream", [False, True], ids=["whole", "stream"])
 def test_every_models_call_shows_its_messages(sample: Sample, is_stream: bool) -> None:
-    """What was asked and what was said is there, also of event messages and JSON lines."""
+    """Messages of the request and of the answer are shown, also from event messages and JSON lines."""
     body = sample.ask_stream() if is_stream else sample.ask("hi")
     assert sample.stream is not None
     pieces = sample.stream(body) if is_stream else [json.dumps(sample.answer(body)).encode()]
@@ -57,7 +57,7 @@ def test_every_models_call_shows_its_messages(sample: Sample, is_stream: bool) -
 
 @pytest.mark.parametrize("name", [name for name in EVERY if "rerank" in name or "tokenize" in name])
 def test_rerankers_and_tokenizers_show_what_they_were_asked(name: str) -> None:
-    """A model's call that is no chat is shown as what it is."""
+    """A model call that is not a chat is shown as its own kind."""
     sample = EVERY[name]
     body = sample.ask("hi")
     pieces = [json.dumps(sample.answer(body)).encode()]

@@ -1,4 +1,4 @@
-"""The fan-out and the annotations against a real Phoenix: what we believe of it is so."""
+"""The fan-out and the annotations against a real Phoenix, to check our assumptions about it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def send(tmp_path: Path, phoenix: PhoenixServer, payloads: list[bytes]) -> None:
 
 
 def open_note(payload: bytes) -> bytes:
-    """The record that a recorder writes when the run starts: the same span id, no end."""
+    """Return the record that a recorder writes when the run starts: the same span id, no end."""
     request = ExportTraceServiceRequest.FromString(payload)
     span = request.resource_spans[0].scope_spans[0].spans[0]
     kept = [pair for pair in span.attributes if pair.key not in (names.OUTCOME, names.MANIFEST)]
@@ -63,7 +63,7 @@ def open_note(payload: bytes) -> bytes:
 
 
 def with_ids(recording: Recording, trace: int) -> list[bytes]:
-    """The recording's payloads, under a trace and span ids of their own."""
+    """Return the recording's payloads under their own trace and span ids."""
     request = make_request(recording)
     for span in request.resource_spans[0].scope_spans[0].spans:
         span.trace_id = trace.to_bytes(16, "big")
@@ -83,7 +83,7 @@ def root_id(payloads: list[bytes]) -> str:
 
 
 def test_u2_run_is_one_trace_in_the_project_of_its_app(tmp_path: Path, phoenix: PhoenixServer) -> None:
-    """The incident: project trade-bot, five spans, the root final and an AGENT, children under it."""
+    """The incident is in project trade-bot with five spans: the root is final and an AGENT, the others its children."""
     payloads = with_ids(make_incident(1), trace=0x11)
     root = root_id(payloads)
     send(tmp_path, phoenix, [open_note(payloads[-1]), *payloads])
@@ -102,7 +102,7 @@ def test_u2_run_is_one_trace_in_the_project_of_its_app(tmp_path: Path, phoenix: 
 
 
 def test_u2_replays_and_plain_otlp_have_their_projects(tmp_path: Path, phoenix: PhoenixServer) -> None:
-    """A replay lands in `{app}-replays`; a trace of any other SDK under its service."""
+    """A replay is filed under `{app}-replays`, a trace of any other SDK under its service."""
     replay = with_ids(make_recording(make_run_id(2), 2, replay_of=make_run_id(1)), trace=0x22)
     send(tmp_path, phoenix, [*replay, make_payload(3, spans=2, resource={"service.name": "web"})])
     wait_until(lambda: len(read_spans(phoenix, "refunds-replays")) == 3)
@@ -111,7 +111,7 @@ def test_u2_replays_and_plain_otlp_have_their_projects(tmp_path: Path, phoenix: 
 
 
 def test_c7_difficult_values_reach_phoenix(tmp_path: Path, phoenix: PhoenixServer) -> None:
-    """NUL, bytes, NaN, nesting and 5 MB of text do not cost the span or its neighbours."""
+    """NUL, bytes, NaN, nesting and 5 MB of text lose neither the span nor its neighbours."""
     attributes = {
         "nul": "a\0b",
         "bytes": b"\0\xff",
@@ -128,7 +128,7 @@ def test_c7_difficult_values_reach_phoenix(tmp_path: Path, phoenix: PhoenixServe
 
 
 def test_u2_verdict_is_an_annotation(tmp_path: Path, phoenix: PhoenixServer) -> None:
-    """Posted before the spans arrive and replaced by a later verdict: one annotation each, the latest."""
+    """A verdict that is posted before the spans arrive and then replaced is one annotation per span, the latest."""
     payloads = with_ids(make_incident(5), trace=0x55)
     root = root_id(payloads)
     call = ExportTraceServiceRequest.FromString(payloads[1]).resource_spans[0].scope_spans[0].spans[0].span_id.hex()
@@ -157,7 +157,7 @@ def test_u2_verdict_is_an_annotation(tmp_path: Path, phoenix: PhoenixServer) -> 
 
 
 def test_r6_phoenix_with_auth_takes_the_shared_secret(tmp_path: Path) -> None:
-    """With auth on, the admin secret opens ingestion and annotations; without it the breaker opens."""
+    """With auth on, the admin secret is accepted for ingestion and annotations; without it the breaker opens."""
     secret = "spanreplay-test-admin-secret-000000000001"
     server = start_phoenix(
         tmp_path / "phoenix",

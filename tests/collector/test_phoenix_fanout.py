@@ -1,6 +1,6 @@
-"""The fan-out when Phoenix is slow, away, full or closed to us: bounded, lossy, never in the way.
+"""The fan-out when Phoenix is slow, away, full or refuses us: bounded, lossy, never blocking.
 
-A local HTTP server plays the faults that a healthy Phoenix does not show; test_phoenix_contract.py has the
+A local HTTP server simulates faults that a healthy Phoenix does not show; test_phoenix_contract.py uses the
 real one.
 """
 
@@ -30,7 +30,7 @@ Answer = Callable[[ExportTraceServiceRequest], int]
 
 
 class Faulty:
-    """What was received, and the status for the next request."""
+    """The requests received, and the status for the next request."""
 
     def __init__(self) -> None:
         self.answer: Answer = lambda _: 200
@@ -109,7 +109,7 @@ def append(log: SegmentLog, *payloads: bytes) -> None:
 
 
 def test_fanout_sends_as_phoenix_wants_it(tmp_path: Path) -> None:
-    """Exactly `application/x-protobuf`, gzip, our token, no x-project-name, every span once."""
+    """Requests are exactly `application/x-protobuf`, gzip, our token, no x-project-name, with every span once."""
     metrics = Metrics()
     with serve_faulty() as faulty, run_fanout(tmp_path, faulty.url, metrics) as (log, fanout):
         append(log, *[make_payload(n, spans=2) for n in range(1, 30)])
@@ -126,7 +126,7 @@ def test_fanout_sends_as_phoenix_wants_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
 def test_fanout_tries_again(tmp_path: Path, status: int) -> None:
-    """A full queue or a proxy's error passes; nothing is dropped."""
+    """After a full queue or a proxy's error the fan-out retries, and nothing is dropped."""
     metrics = Metrics()
     with serve_faulty() as faulty, run_fanout(tmp_path, faulty.url, metrics) as (log, fanout):
         faulty.answer = lambda _: status if faulty.posts <= 3 else 200
@@ -137,7 +137,7 @@ def test_fanout_tries_again(tmp_path: Path, status: int) -> None:
 
 
 def test_fanout_leaves_out_only_the_span_that_phoenix_refuses(tmp_path: Path) -> None:
-    """Its neighbours in the batch are shown."""
+    """Neighbours of a refused span in its batch are shown."""
     metrics = Metrics()
 
     def refuse_seven(request: ExportTraceServiceRequest) -> int:
@@ -154,7 +154,7 @@ def test_fanout_leaves_out_only_the_span_that_phoenix_refuses(tmp_path: Path) ->
 
 @pytest.mark.parametrize("status", [401, 403])
 def test_r6_fanout_breaker_opens_and_closes(tmp_path: Path, status: int, caplog: pytest.LogCaptureFixture) -> None:
-    """A refused token is said once, shown as a gauge, and sending goes on when it is accepted again."""
+    """A refused token is reported once and shown as a gauge, and sending resumes when it is accepted again."""
     metrics = Metrics()
     with serve_faulty() as faulty, run_fanout(tmp_path, faulty.url, metrics) as (log, fanout):
         faulty.answer = lambda _: status
@@ -169,7 +169,7 @@ def test_r6_fanout_breaker_opens_and_closes(tmp_path: Path, status: int, caplog:
 
 
 def test_c6_fanout_survives_an_absence_and_goes_on_where_it_was(tmp_path: Path) -> None:
-    """Phoenix comes up later than the collector, and the collector restarts meanwhile."""
+    """If Phoenix starts later than the collector, which restarts meanwhile, every span still arrives."""
     metrics, port = Metrics(), free_port()
     url = f"http://127.0.0.1:{port}/prefix"
     with run_fanout(tmp_path, url, metrics) as (log, _):
@@ -182,7 +182,7 @@ def test_c6_fanout_survives_an_absence_and_goes_on_where_it_was(tmp_path: Path) 
 
 
 def test_c6_fanout_skips_the_oldest_when_too_far_behind(tmp_path: Path) -> None:
-    """While Phoenix is away the log does not grow for it; what it misses is counted."""
+    """While Phoenix is away the log does not grow for it; the spans that it misses are counted."""
     metrics, port = Metrics(), free_port()
     url = f"http://127.0.0.1:{port}/prefix"
     with run_fanout(tmp_path, url, metrics, lag=50_000, segment_bytes=10_000) as (log, fanout):
@@ -198,7 +198,7 @@ def test_c6_fanout_skips_the_oldest_when_too_far_behind(tmp_path: Path) -> None:
 
 
 def test_c6_collector_acknowledges_and_loads_while_phoenix_is_away(tmp_path: Path) -> None:
-    """Phoenix is a window: nothing waits for it, starting and stopping neither."""
+    """Nothing waits for Phoenix, not even starting and stopping the collector."""
     import httpx
 
     store = SwitchStore()
@@ -214,7 +214,7 @@ def test_c6_collector_acknowledges_and_loads_while_phoenix_is_away(tmp_path: Pat
 
 @pytest.mark.parametrize("url", ["127.0.0.1:6006", "ftp://x", "http://", ""])
 def test_fanout_refuses_a_url_that_is_none(tmp_path: Path, url: str) -> None:
-    """At the start, with an example of a right one."""
+    """An invalid URL is refused at the start, with an example of a valid one."""
     log = SegmentLog(tmp_path, cursors={"phoenix": 1})
     try:
         with pytest.raises(ConfigError) as caught:
@@ -228,7 +228,7 @@ def test_fanout_refuses_a_url_that_is_none(tmp_path: Path, url: str) -> None:
     ("status", "error"), [(401, AccessDenied), (403, AccessDenied), (422, ServiceError), (503, ServiceError)]
 )
 def test_annotator_maps_every_refusal(status: int, error: type[Exception]) -> None:
-    """A verdict that could not be written is an error of our own tree."""
+    """A verdict that could not be written raises an error of our own tree."""
     with serve_faulty() as faulty:
         faulty.answer = lambda _: status
         with pytest.raises(error):

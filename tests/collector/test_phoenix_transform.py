@@ -1,4 +1,4 @@
-"""What Phoenix is shown of a span, and under which project; pure."""
+"""How a span is shown in Phoenix, and under which project; pure."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def take_in(book: TraceBook, *spans: FiledSpan, now_s: float = 0.0) -> list[Read
 
 
 def test_u2_project_is_the_app_for_every_span_of_the_run() -> None:
-    """The note of the start already tells the project; all spans follow, in whatever trace."""
+    """The record of the start already states the project, and all spans of the run follow, in whatever trace."""
     book = TraceBook()
     spans = [make_root("open"), make_span(span=2), make_span(span=3, trace=7), make_root()]
     ready = take_in(book, *spans)
@@ -91,13 +91,13 @@ def test_u2_project_is_the_app_for_every_span_of_the_run() -> None:
 
 
 def test_u2_replays_have_a_project_of_their_own() -> None:
-    """They must not distort the recorded runs' figures."""
+    """Replays are filed apart, so that they do not distort the recorded runs' figures."""
     ready = take_in(TraceBook(), make_root(replay_of="019e" + RUN[4:]))
     assert [r.project for r in ready] == ["refunds-replays"]
 
 
 def test_u2_spans_wait_for_their_root_and_no_longer_than_they_should() -> None:
-    """A child that comes first waits; with the root it is filed right, without one under its service."""
+    """A child that comes first waits: with its root it gets the root's project, without one its service's."""
     book = TraceBook(hold_s=2.0)
     assert take_in(book, make_span(span=2), make_span(span=3, run_id="", trace=8)) == []
     assert book.is_holding
@@ -110,7 +110,7 @@ def test_u2_spans_wait_for_their_root_and_no_longer_than_they_should() -> None:
 
 
 def test_u8_foreign_traces_are_filed_by_their_root() -> None:
-    """Plain OTLP: the project that OpenInference names, else the service of the root span, else default."""
+    """Plain OTLP is filed under the project that OpenInference names, else the root span's service, else default."""
     root = make_span(run_id="", parent=0, resource={"service.name": "web"})
     child = make_span(run_id="", span=2, resource={"service.name": "db"})
     assert [r.project for r in take_in(TraceBook(), child, root)] == ["web", "web"]
@@ -120,7 +120,7 @@ def test_u8_foreign_traces_are_filed_by_their_root() -> None:
 
 
 def test_phoenix_book_is_bounded() -> None:
-    """Neither waiting bytes nor remembered traces grow without end."""
+    """Neither waiting bytes nor remembered traces grow without limit."""
     book = TraceBook(held_bytes_max=10_000, traces_max=3)
     released = take_in(book, *[make_span({"text": "x" * 6000}, run_id="", trace=n) for n in (1, 2)])
     assert len(released) == 2
@@ -128,7 +128,7 @@ def test_phoenix_book_is_bounded() -> None:
 
 
 def test_u2_root_shows_as_agent_with_question_and_answer() -> None:
-    """Phoenix lists the root span: what was asked first and answered last stands on it."""
+    """The root span, which Phoenix lists, carries the first question and the last answer."""
     book = TraceBook()
     later = make_llm("and then?", "Done: refunded.", span=4, start_ns=5000)
     first = make_llm("Refund order 7", "Let me look.", span=3, start_ns=1000)
@@ -144,7 +144,7 @@ def test_u2_root_shows_as_agent_with_question_and_answer() -> None:
 
 
 def test_u2_root_keeps_what_it_says_itself() -> None:
-    """Only absent attributes are added, and only to root spans of ours."""
+    """Attributes are added only if absent, and only to root spans of ours."""
     own = {"openinference.span.kind": "CHAIN", "input.value": "mine", "metadata": "{}"}
     shown = show(make_root(**own), Preview("asked", "answered"))
     assert {key: shown[key] for key in own} == own
@@ -152,7 +152,7 @@ def test_u2_root_keeps_what_it_says_itself() -> None:
 
 
 def test_u2_resource_attributes_are_copied() -> None:
-    """Phoenix drops resources: the wanted ones are put on the span, unless it has its own."""
+    """Phoenix drops resources, so the wanted attributes are put on the span, unless it has its own."""
     resource = {"service.name": "svc", "service.version": "7", "process.command_args": "secret"}
     shown = show(make_span({"service.version": "own"}, resource=resource))
     assert shown == {"service.version": "own", "service.name": "svc"}
@@ -160,7 +160,7 @@ def test_u2_resource_attributes_are_copied() -> None:
 
 @pytest.mark.parametrize("letter", ["x", "ü", "漢", "🙂"])
 def test_u2_long_text_is_cut_and_says_where_the_whole_is(letter: str) -> None:
-    """At 64 KiB of UTF-8, between characters, with the command that shows everything."""
+    """Long text is cut at 64 KiB of UTF-8, between characters, and names the command that shows everything."""
     width = len(letter.encode())
     fits = letter * (LIMIT // width)
     shown = show(make_span({"fits": fits, "long": fits + letter * 9}))
@@ -171,7 +171,7 @@ def test_u2_long_text_is_cut_and_says_where_the_whole_is(letter: str) -> None:
 
 
 def test_u2_cut_json_is_no_longer_called_json() -> None:
-    """Else Phoenix would try to read it."""
+    """JSON that was cut is no longer declared as JSON, or Phoenix would try to parse it."""
     shown = show(make_span({"input.value": "[" + "1," * LIMIT, "input.mime_type": "application/json"}))
     assert shown["input.mime_type"] == "text/plain"
     whole = show(make_span({"input.value": "[1]", "input.mime_type": "application/json"}))
@@ -179,7 +179,7 @@ def test_u2_cut_json_is_no_longer_called_json() -> None:
 
 
 def test_c7_values_that_phoenix_cannot_store() -> None:
-    """NUL goes, bytes become base64, numbers that JSON lacks become text; nested values too."""
+    """NUL is removed, bytes become base64, and numbers that JSON lacks become text, in nested values too."""
     filed = make_span(
         {
             "a\0b": "x\0y",
@@ -210,7 +210,7 @@ def test_c7_values_that_phoenix_cannot_store() -> None:
 
 
 def test_u2_request_names_the_project_and_keeps_scopes() -> None:
-    """One resource with the project alone; ids as recorded."""
+    """A request has one resource with the project alone, and the ids as recorded."""
     spans = [("a", present_span(make_span(span=n), Preview())) for n in (1, 2)]
     spans.append(("b", present_span(make_span(span=3), Preview())))
     request = ExportTraceServiceRequest.FromString(build_request("refunds", spans).SerializeToString())
@@ -223,5 +223,5 @@ def test_u2_request_names_the_project_and_keeps_scopes() -> None:
 
 
 def test_u2_deep_link() -> None:
-    """Also behind a path, with or without a slash at the end."""
+    """The deep link is right also below a path, with or without a slash at the end."""
     assert deep_link("http://h:6006/phoenix/", "ab12") == "http://h:6006/phoenix/redirects/spans/ab12"

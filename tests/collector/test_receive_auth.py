@@ -25,14 +25,14 @@ MTLS = TlsFiles(Path("c"), Path("k"), Path("ca"))
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.9.9.9", "[::1]"])
 def test_r6_loopback_needs_no_token(host: str) -> None:
-    """A laptop works without configuration."""
+    """The collector works on a laptop without configuration."""
     assert is_loopback(host)
     check_exposure(host, has_tokens=False, tls=None, is_plaintext_allowed=False)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "collector.example"])
 def test_r6_network_needs_tokens_and_tls(host: str) -> None:
-    """Anything that others can reach is refused without both, and the hint says what to do."""
+    """Listening on an address that others can reach is refused without both, and the hint says what to do."""
     with pytest.raises(ConfigError, match="anybody on the network") as caught:
         check_exposure(host, has_tokens=False, tls=TLS, is_plaintext_allowed=False)
     assert "tokens" in caught.value.hint
@@ -45,7 +45,7 @@ def test_r6_network_needs_tokens_and_tls(host: str) -> None:
 
 
 def test_r6_tokens_name_tenants() -> None:
-    """Each token its tenant; the scheme's case and spaces around do not matter."""
+    """Each token names its tenant; the scheme's case and surrounding spaces do not matter."""
     authenticator = Authenticator([Token.of("a", "one"), Token.of("b", "two")])
     assert authenticator.find_tenant("Bearer a") == "one"
     assert authenticator.find_tenant(" bearer  b ") == "two"
@@ -55,14 +55,14 @@ def test_r6_tokens_name_tenants() -> None:
 
 
 def test_r6_token_keeps_no_secret() -> None:
-    """Neither the secret nor its hash shows in a log line."""
+    """Neither the secret nor its hash appears in a log line."""
     token = Token.of("hunter2", "one")
     assert "hunter2" not in repr(token)
     assert token.sha256.hex() not in repr(token)
 
 
 def test_r6_tokens_from_a_file(tmp_path: Path) -> None:
-    """Secrets or their hashes, with an optional end."""
+    """A file may hold secrets or their hashes, with an optional expiry."""
     digest = hashlib.sha256(b"b").hexdigest()
     path = tmp_path / "tokens.json"
     path.write_text(
@@ -94,7 +94,7 @@ def test_r6_tokens_from_a_file(tmp_path: Path) -> None:
     ],
 )
 def test_r6_tokens_file_mistakes_are_named(tmp_path: Path, text: str) -> None:
-    """A file that cannot be used stops the start and says where."""
+    """An unusable file stops the start, and the error says where the mistake is."""
     path = tmp_path / "tokens.json"
     path.write_text(text)
     with pytest.raises(ConfigError, match=r"tokens\.json"):
@@ -102,7 +102,7 @@ def test_r6_tokens_file_mistakes_are_named(tmp_path: Path, text: str) -> None:
 
 
 def test_r6_token_expires_now() -> None:
-    """The end is exclusive."""
+    """A token is expired from its expiry time on."""
     authenticator = Authenticator([Token.of("a", expires_at_s=time.time())])
     with pytest.raises(AccessDenied, match="expired"):
         authenticator.find_tenant("Bearer a")

@@ -1,4 +1,4 @@
-"""OTLP over gRPC as clients meet it: real channels, the real exporter."""
+"""OTLP over gRPC as clients see it: real channels, the real exporter."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def export(running: RunningCollector) -> Iterator[Export]:
 
 
 def test_grpc_request_is_stored_byte_for_byte(running: RunningCollector, store: SwitchStore, export: Export) -> None:
-    """Plain and gzip-compressed calls: the store gets the sender's bytes."""
+    """For plain and gzip-compressed calls, the store gets the sender's bytes."""
     bodies = [make_payload(1, spans=3), make_payload(2)]
     assert ExportTraceServiceResponse.FromString(export(bodies[0])) == ExportTraceServiceResponse()
     export(bodies[1], compression=grpc.Compression.Gzip)
@@ -84,7 +84,7 @@ def test_c5_grpc_five_megabytes_and_neighbours(running: RunningCollector, store:
 
 
 def test_grpc_partial_success_counts_refused_spans(export: Export) -> None:
-    """Spans without valid ids are refused alone and the sender is told how many."""
+    """Spans without valid ids are refused alone, and the sender is told their number."""
     request = ExportTraceServiceRequest.FromString(make_payload(1, spans=2))
     request.resource_spans[0].scope_spans[0].spans[0].span_id = b"short"
     answer = ExportTraceServiceResponse.FromString(export(request.SerializeToString()))
@@ -117,7 +117,7 @@ def refused(export: Export, body: bytes, **options: Any) -> Any:
 def test_c7_grpc_refusals(
     running: RunningCollector, store: SwitchStore, export: Export, body: bytes, compression: Any, code: str
 ) -> None:
-    """Wrong requests get a status, store nothing, and the next good request works."""
+    """Invalid requests get a status and store nothing, and the next valid request works."""
     error = refused(export, body, compression=compression)
     assert error.code().name == code
     assert error.details()
@@ -128,7 +128,7 @@ def test_c7_grpc_refusals(
 
 @pytest.mark.parametrize("seed", range(4))
 def test_r6_grpc_garbage_never_ends_the_process(running: RunningCollector, export: Export, seed: int) -> None:
-    """Random and mutated messages: refused or taken, then a good request works."""
+    """After random and mutated messages, refused or accepted, a valid request works."""
     dice = random.Random(seed)
     for _ in range(40):
         body = bytearray(make_payload(3, spans=2)) if dice.random() < 0.5 else bytearray(dice.randbytes(300))
@@ -141,14 +141,14 @@ def test_r6_grpc_garbage_never_ends_the_process(running: RunningCollector, expor
 
 @pytest.mark.parametrize("signal", ["metrics.v1.Metrics", "logs.v1.Logs"])
 def test_grpc_other_signals_are_thrown_away_quietly(running: RunningCollector, signal: str) -> None:
-    """SDKs send metrics and logs unasked; UNIMPLEMENTED would make them complain for ever."""
+    """SDKs send metrics and logs by default; UNIMPLEMENTED would make them complain forever."""
     with open_channel(running.grpc) as channel:
         call = channel.unary_unary(f"/opentelemetry.proto.collector.{signal}Service/Export")
         assert b"thrown away" in call(b"whatever")
 
 
 def test_r6_grpc_tokens(tmp_path: Path, store: SwitchStore) -> None:
-    """No token, a wrong one and an expired one are UNAUTHENTICATED; a right one files spans under its tenant."""
+    """No token, a wrong one and an expired one are UNAUTHENTICATED; a valid one files spans under its tenant."""
     tokens = (Token.of("s3cret", "acme"), Token.of("0ther", "umbrella"), Token.of("old", "acme", expires_at_s=1.0))
     with run_collector(tmp_path, store, tokens=tokens) as running:
         with open_channel(running.grpc) as channel:
@@ -168,7 +168,7 @@ def test_r6_grpc_tokens(tmp_path: Path, store: SwitchStore) -> None:
 
 
 def test_r6_grpc_tls(tmp_path: Path, store: SwitchStore) -> None:
-    """A client certificate gets through; none, and plaintext on the TLS port, do not."""
+    """A client certificate is accepted; a missing one, and plaintext on the TLS port, are not."""
     pem = make_certificates(tmp_path / "pem")
     tls = TlsFiles(pem.server_cert, pem.server_key, pem.ca)
     with run_collector(tmp_path / "data", store, tls=tls) as running:
@@ -193,7 +193,7 @@ def read_retry_s(error: Any) -> int:
 
 
 def test_c6_grpc_full_disk_says_when_to_come_back(tmp_path: Path, store: SwitchStore) -> None:
-    """While the store is away and the log full: UNAVAILABLE with RetryInfo; nothing acknowledged is lost."""
+    """If the store is away and the log full: UNAVAILABLE with RetryInfo; nothing acknowledged is lost."""
     store.is_down = True
     acknowledged: list[bytes] = []
     with run_collector(tmp_path, store, log_bytes_max=400_000, segment_bytes=50_000) as running:
@@ -215,7 +215,7 @@ def test_c6_grpc_full_disk_says_when_to_come_back(tmp_path: Path, store: SwitchS
 
 
 def test_c6_grpc_too_much_at_once_says_when_to_come_back(tmp_path: Path, store: SwitchStore) -> None:
-    """Beyond the bytes in flight: RESOURCE_EXHAUSTED with RetryInfo, which OTLP clients retry."""
+    """Above the limit of bytes in flight: RESOURCE_EXHAUSTED with RetryInfo, which OTLP clients retry."""
     body = make_payload(1, text="x" * 400_000)
     with run_collector(tmp_path, store, inflight_bytes_max=500_000) as running:
         with open_channel(running.grpc) as channel:

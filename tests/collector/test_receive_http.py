@@ -1,4 +1,4 @@
-"""OTLP over HTTP as clients meet it: real sockets, real exporters."""
+"""OTLP over HTTP as clients see it: real sockets, real exporters."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_http_protobuf_is_stored_byte_for_byte(running: RunningCollector, store:
 
 
 def test_c7_http_nul_is_stored_byte_for_byte(running: RunningCollector, store: SwitchStore) -> None:
-    """NUL in a text and in a name is taken, not cut, and the process lives."""
+    """NUL in a text and in a name is accepted uncut, and the process survives."""
     body = make_payload(1, text="a\0b", attributes={"na\0me": "\0"})
     assert post(running, body, PROTOBUF).status_code == 200
     assert is_alive(running)
@@ -123,7 +123,7 @@ def test_c5_http_five_megabytes_and_neighbours(running: RunningCollector, store:
 
 
 def test_http_partial_success_counts_refused_spans(running: RunningCollector, store: SwitchStore) -> None:
-    """Spans without valid ids are refused alone and the sender is told how many."""
+    """Spans without valid ids are refused alone, and the sender is told their number."""
     request = ExportTraceServiceRequest.FromString(make_payload(1, spans=2))
     request.resource_spans[0].scope_spans[0].spans[0].trace_id = b""
     answer = post(running, request.SerializeToString(), PROTOBUF)
@@ -175,7 +175,7 @@ REFUSED: dict[str, tuple[str, str, dict[str, str], bytes, int]] = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_c7_http_refusals(running: RunningCollector, store: SwitchStore, case: str) -> None:
-    """Each wrong request gets its status with one clear line in its own encoding, and the process lives."""
+    """Each invalid request gets its status with one clear line in its own encoding, and the process survives."""
     method, path, headers, body, status = REFUSED[case]
     with httpx.Client(trust_env=False, timeout=60) as client:
         answer = client.request(method, running.http + path, content=body, headers=headers)
@@ -192,7 +192,7 @@ def test_c7_http_refusals(running: RunningCollector, store: SwitchStore, case: s
 
 @pytest.mark.parametrize("path", ["/v1/metrics", "/v1/logs"])
 def test_http_other_signals_are_thrown_away_quietly(running: RunningCollector, path: str) -> None:
-    """SDKs send metrics and logs unasked; an error would make them complain for ever."""
+    """SDKs send metrics and logs by default; an error would make them complain forever."""
     answer = post(running, b"whatever", PROTOBUF, path)
     assert answer.status_code == 200
     assert b"thrown away" in answer.content
@@ -208,13 +208,13 @@ def send_raw(running: RunningCollector, data: bytes) -> bytes:
             parts = []
             while part := sock.recv(65536):
                 parts.append(part)
-        except OSError:  # closed on us: an answer too
+        except OSError:  # the server closed the connection: an answer too
             return b""
         return b"".join(parts)
 
 
 def test_c7_http_body_cut_off_is_not_acknowledged(running: RunningCollector, store: SwitchStore) -> None:
-    """A connection that ends inside a body stores nothing, even where the part is a valid request."""
+    """A connection that ends inside a body stores nothing, even if the part that arrived is a valid request."""
     part = make_payload(1)
     head = b"POST /v1/traces HTTP/1.1\r\nhost: x\r\ncontent-type: application/x-protobuf\r\n"
     by_length = send_raw(running, head + b"content-length: 5000\r\n\r\n" + part)
@@ -230,7 +230,7 @@ def test_c7_http_body_cut_off_is_not_acknowledged(running: RunningCollector, sto
 
 
 def test_c7_http_chunked_bodies_are_read(running: RunningCollector, store: SwitchStore) -> None:
-    """A body without a stated length is taken, and limited all the same."""
+    """A body without a stated length is accepted, and limited all the same."""
 
     def chunks(body: bytes) -> Iterator[bytes]:
         for first in range(0, len(body), 65536):
@@ -247,7 +247,7 @@ def test_c7_http_chunked_bodies_are_read(running: RunningCollector, store: Switc
 
 @pytest.mark.parametrize("seed", range(6))
 def test_r6_http_garbage_never_ends_the_process(running: RunningCollector, seed: int) -> None:
-    """Random bytes as requests, as bodies and as headers: refused or ignored, then a good request works."""
+    """After random bytes as requests, bodies and headers, refused or ignored, a valid request works."""
     dice = random.Random(seed)
     for _ in range(20):
         send_raw(running, dice.randbytes(dice.randrange(2000)))
@@ -262,7 +262,7 @@ def test_r6_http_garbage_never_ends_the_process(running: RunningCollector, seed:
 
 
 def test_r6_http_tokens(tmp_path: Path, store: SwitchStore) -> None:
-    """No token, a wrong one and an expired one are refused; a right one files spans under its tenant."""
+    """No token, a wrong one and an expired one are refused; a valid one files spans under its tenant."""
     tokens = (Token.of("s3cret", "acme"), Token.of("0ther", "umbrella"), Token.of("old", "acme", expires_at_s=1.0))
     with run_collector(tmp_path, store, tokens=tokens) as running:
         refused: list[dict[str, str]] = [
@@ -288,7 +288,7 @@ def test_r6_http_tokens(tmp_path: Path, store: SwitchStore) -> None:
 
 
 def test_c6_http_full_disk_says_when_to_come_back(tmp_path: Path, store: SwitchStore) -> None:
-    """While the store is away and the log full: 503 with Retry-After; then everything acknowledged is loaded."""
+    """If the store is away and the log full: 503 with Retry-After; afterwards everything acknowledged is loaded."""
     store.is_down = True
     acknowledged: list[bytes] = []
     with run_collector(tmp_path, store, log_bytes_max=400_000, segment_bytes=50_000) as running:
@@ -309,7 +309,7 @@ def test_c6_http_full_disk_says_when_to_come_back(tmp_path: Path, store: SwitchS
 
 
 def test_c6_http_too_much_at_once_says_when_to_come_back(tmp_path: Path, store: SwitchStore) -> None:
-    """Beyond the bytes in flight: 429 with Retry-After, while a slow sender holds its share."""
+    """Above the limit of bytes in flight: 429 with Retry-After, while a slow sender holds its share."""
     with run_collector(tmp_path, store, inflight_bytes_max=1_000_000) as running:
         body = make_payload(1, text="x" * 900_000)
         with contextlib.closing(start_upload(running, body, part=890_000)) as slow:
@@ -335,7 +335,7 @@ def start_upload(running: RunningCollector, body: bytes, part: int) -> http.clie
 def test_r6_http_slow_sender_is_cut_off(
     running: RunningCollector, store: SwitchStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A body that does not come is answered 408 and gives its share of memory back."""
+    """A body that does not arrive is answered 408, and its share of memory is released."""
     monkeypatch.setattr(limits, "BODY_TIMEOUT_S", 0.1)
     slow = start_upload(running, make_payload(1, text="x" * 10_000), part=500)
     assert slow.getresponse().status == 408
@@ -360,7 +360,7 @@ def test_http_stops_while_clients_hang(tmp_path: Path, store: SwitchStore, monke
 
 
 def test_http_many_clients_at_once(running: RunningCollector, store: SwitchStore) -> None:
-    """Concurrent senders: each acknowledged request is stored once."""
+    """Each acknowledged request of many concurrent senders is stored once."""
     bodies = [make_payload(number, spans=3) for number in range(1, 201)]
     with ThreadPoolExecutor(8) as pool, httpx.Client(trust_env=False, timeout=30) as client:
 
@@ -391,7 +391,7 @@ def make_http_client(**settings: Any) -> httpx.Client:
 
 
 def test_r6_http_tls(tmp_path: Path, store: SwitchStore) -> None:
-    """With TLS and a client CA: a client certificate gets through; plaintext and no certificate do not."""
+    """With TLS and a client CA, a client certificate is accepted; plaintext and a missing certificate are not."""
     from spanreplay_collector.collector import TlsFiles
     from support.certificates import make_certificates
 

@@ -1,4 +1,4 @@
-"""What comes out of a request body: unpacking with a limit, checking, OTLP/JSON."""
+"""Reading a request body: unpacking with a limit, checking, OTLP/JSON."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ PACKERS: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
 @pytest.mark.parametrize("packer", PACKERS)
 @pytest.mark.parametrize("size", [0, 1, 20, 3 * MIB + 17])
 def test_inflate_gives_the_bytes_back(packer: str, size: int) -> None:
-    """Every content encoding that OTLP clients use, empty and larger than a buffer."""
+    """Every content encoding that OTLP clients use is unpacked, empty or larger than a buffer."""
     body = random.Random(size).randbytes(size // 2) + b"a" * (size - size // 2)
     encoding, pack = PACKERS[packer]
     assert inflate(pack(body), encoding, 4 * MIB) == body
@@ -64,7 +64,7 @@ def test_inflate_gives_the_bytes_back(packer: str, size: int) -> None:
 
 @pytest.mark.parametrize("packer", ["gzip", "deflate", "raw deflate", "zstd"])
 def test_inflate_stops_a_bomb(packer: str) -> None:
-    """A body that unpacks to more than the limit is refused without ever being held."""
+    """A body that unpacks to more than the limit is refused without ever being held in memory."""
     encoding, pack = PACKERS[packer]
     bomb = pack(bytes(256 * MIB))
     tracemalloc.start()
@@ -79,7 +79,7 @@ def test_inflate_stops_a_bomb(packer: str) -> None:
 
 @pytest.mark.parametrize("packer", ["gzip", "deflate", "raw deflate", "zstd"])
 def test_inflate_refuses_what_is_cut_off(packer: str) -> None:
-    """A body that ends early is no shorter body: it is refused."""
+    """A body that ends early is refused, not taken for a shorter one."""
     encoding, pack = PACKERS[packer]
     packed = pack(random.Random(1).randbytes(5000))
     for cut in (1, 9, len(packed) // 2, len(packed) - 1):
@@ -88,14 +88,14 @@ def test_inflate_refuses_what_is_cut_off(packer: str) -> None:
 
 
 def test_inflate_refuses_unknown_encodings() -> None:
-    """The answer names what is supported."""
+    """The error names the supported encodings."""
     with pytest.raises(UnknownEncoding) as caught:
         inflate(b"x", "br", MIB)
     assert "gzip" in caught.value.hint
 
 
 def test_inflate_refuses_a_zstd_window_that_would_fill_the_memory() -> None:
-    """A frame may not make us allocate gigabytes before its first byte."""
+    """A frame can't make us allocate gigabytes before its first byte."""
     header = bytes.fromhex("28b52ffd") + bytes([0x00, 0xB8]) + bytes([0x01, 0x00, 0x00])
     with pytest.raises(BadRequest):
         inflate(header, "zstd", MIB)
@@ -104,7 +104,7 @@ def test_inflate_refuses_a_zstd_window_that_would_fill_the_memory() -> None:
 @settings(max_examples=300, deadline=None)
 @given(body=st.binary(max_size=400), encoding=st.sampled_from(["gzip", "deflate", "zstd"]))
 def test_r6_inflate_random_bytes_is_refused_or_unpacked(body: bytes, encoding: str) -> None:
-    """Nothing but our own refusals comes out of garbage."""
+    """Random bytes are unpacked or refused with our own errors."""
     try:
         unpacked = inflate(body, encoding, MIB)
     except (BadRequest, TooLarge):
@@ -115,7 +115,7 @@ def test_r6_inflate_random_bytes_is_refused_or_unpacked(body: bytes, encoding: s
 @settings(max_examples=500, deadline=None)
 @given(body=st.binary(max_size=600))
 def test_r6_check_random_bytes_is_refused_or_read(body: bytes) -> None:
-    """Nothing but BadRequest comes out of garbage, as protobuf and as JSON."""
+    """Random bytes raise nothing but BadRequest, as protobuf and as JSON."""
     for check in (check_protobuf, check_json):
         try:
             check(body)
@@ -126,7 +126,7 @@ def test_r6_check_random_bytes_is_refused_or_read(body: bytes) -> None:
 @settings(max_examples=300, deadline=None)
 @given(seed=st.integers(0, 1 << 32), flips=st.integers(1, 5))
 def test_r6_check_mutated_requests(seed: int, flips: int) -> None:
-    """A flipped byte in a real request never gets through as an exception of another kind."""
+    """A flipped byte in a real request never raises an exception of another kind."""
     dice = random.Random(seed)
     body = bytearray(make_payload(seed % 1000 + 1, spans=3, attributes={"a": ["b", 1, 2.5, b"c"]}))
     for _ in range(flips):
@@ -139,7 +139,7 @@ def test_r6_check_mutated_requests(seed: int, flips: int) -> None:
 
 
 def test_c7_protobuf_passes_unchanged() -> None:
-    """The sender's bytes go on as they came, fields of newer OTLP versions, NUL and large texts included."""
+    """The sender's bytes are kept as they came, including fields of newer OTLP versions, NUL and large texts."""
     unknown = bytes([0xF2, 0x3F, 3]) + b"new"
     body = make_payload(1, spans=2, attributes={"nul": "a\0b", "big": "x" * MIB}) + unknown
     checked = check_protobuf(body)
@@ -158,7 +158,7 @@ BAD_IDS = {
 
 @pytest.mark.parametrize("case", BAD_IDS)
 def test_c7_spans_with_invalid_ids_are_refused_alone(case: str) -> None:
-    """Their neighbours are kept, and the answer is a partial success with the count."""
+    """Neighbours of spans with invalid ids are kept, and the answer is a partial success with the count."""
     request = ExportTraceServiceRequest.FromString(make_payload(1, spans=3))
     span = request.resource_spans[0].scope_spans[0].spans[1]
     span.trace_id, span.span_id, span.parent_span_id = BAD_IDS[case]
@@ -180,7 +180,7 @@ MALFORMED: dict[str, bytes] = {
 
 @pytest.mark.parametrize("case", MALFORMED)
 def test_c7_malformed_protobuf_is_refused(case: str) -> None:
-    """With one clear line, never with a crash."""
+    """Malformed protobuf is refused with one clear line, never with a crash."""
     with pytest.raises(BadRequest, match="ExportTraceServiceRequest"):
         check_protobuf(MALFORMED[case])
 
@@ -201,7 +201,7 @@ def otlp_json(**span: Any) -> dict[str, Any]:
 
 
 def test_c7_json_of_the_specification() -> None:
-    """The specification's example, with hexadecimal ids, numbers as text and as numbers, bytes and links."""
+    """The specification's example is read, with hexadecimal ids, numbers as text and as numbers, bytes and links."""
     tree = otlp_json(
         endTimeUnixNano=1544712661000000000,
         links=[{"traceId": "0B" * 16, "spanId": "0c" * 8}],
@@ -224,7 +224,7 @@ def test_c7_json_of_the_specification() -> None:
 
 
 def test_c7_json_with_half_an_emoji_is_kept() -> None:
-    """JavaScript cuts strings inside surrogate pairs; the batch is not lost for that."""
+    """JavaScript cuts strings inside surrogate pairs; such a batch is not lost."""
     body = json.dumps(otlp_json(name="cut \ud83d here", attributes=[])).encode()
     checked = check_json(body)
     span = ExportTraceServiceRequest.FromString(checked.payload).resource_spans[0].scope_spans[0].spans[0]
@@ -251,14 +251,14 @@ BAD_JSON: dict[str, bytes] = {
 
 @pytest.mark.parametrize("case", BAD_JSON)
 def test_c7_bad_json_is_refused(case: str) -> None:
-    """With one clear line, never with a crash."""
+    """Bad JSON is refused with one clear line, never with a crash."""
     with pytest.raises(BadRequest, match="JSON"):
         check_json(BAD_JSON[case])
 
 
 @pytest.mark.parametrize("item", [b"{}", b"[]", b"0"], ids=["objects", "lists", "numbers"])
 def test_r6_json_of_very_many_values_is_refused_unread(item: bytes) -> None:
-    """A body of small values that would become twenty times its size in memory is not even parsed."""
+    """A body of small values that would take twenty times its size in memory is refused before it is parsed."""
     with pytest.raises(TooLarge, match="values"):
         check_json(b"{%b" % item + b',"a":[' + b",".join([item] * (limits.JSON_ITEMS_MAX + 1)))
     assert check_json(b'{"resourceSpans":[' + b",".join([b"{}"] * (limits.JSON_ITEMS_MAX // 3)) + b"]}").spans == 0

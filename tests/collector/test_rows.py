@@ -1,4 +1,4 @@
-"""Spans as rows: where they are filed, and that nothing in them stops a load."""
+"""Spans as rows: how they are filed, and that nothing in them stops a load."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _run_of(payload: bytes) -> bytes:
 
 
 def test_run_of_a_span_is_its_own_attribute_before_its_resource() -> None:
-    """A span is filed under the run it names, else the one its resource names."""
+    """A span is filed under the run that it names, else under the one that its resource names."""
     own, shared = make_run_id(1), make_run_id(2)
     assert _run_of(_payload({names.RUN_ID: shared}, {names.RUN_ID: own})).hex() == own
     assert _run_of(_payload({names.RUN_ID: shared}, {})).hex() == shared
@@ -80,7 +80,7 @@ def test_run_of_an_unnamed_span_is_its_trace_and_day() -> None:
     ids=["uuid7", "zero", "ones", "random", "far_future"],
 )
 def test_day_of_run_is_bounded(run_id: str, day: date) -> None:
-    """An id that holds no likely time goes to one partition, so that no sender can open thousands."""
+    """An id without a plausible time goes to one partition, so that no sender can open thousands."""
     parsed = parse_run_id(run_id)
     assert parsed is not None
     assert day_of_run(parsed) == day
@@ -122,7 +122,7 @@ def test_rows_of_odd_attributes_fit_their_columns(kind: str, odd: dict[str, Any]
     "span_ids", [(b"", b""), (b"\0" * 8, b"\0" * 8), (b"123", b"123")], ids=["empty", "zero", "short"]
 )
 def test_spans_with_invalid_ids_do_not_replace_each_other(span_ids: tuple[bytes, bytes]) -> None:
-    """Spans whose ids are no ids are all kept: their content tells them apart."""
+    """Spans with invalid ids are all kept: their content tells them apart."""
     payloads = [_payload({}, {"n": n}, span_id=span_id) for n, span_id in enumerate(span_ids)]
     rows = _build(payloads).spans
     assert len({row[5] for row in rows}) == 2
@@ -130,13 +130,13 @@ def test_spans_with_invalid_ids_do_not_replace_each_other(span_ids: tuple[bytes,
 
 
 def test_build_batch_foreign_bytes_are_named() -> None:
-    """A payload that is no OTLP request is refused by its position and size, without its content."""
+    """A payload that is not an OTLP request is refused by its position and size, without its content."""
     with pytest.raises(DamagedRecording, match=r"payload 1 of 2 \(6 bytes\)"):
         _build([b"", b"secret"])
 
 
 def test_c5_batches_are_bounded_and_hold_every_span() -> None:
-    """A load larger than a batch may be comes in several, the same ones each time, with no span lost or doubled."""
+    """A load above the size of a batch comes in several, the same ones each time, with no span lost or duplicated."""
     payloads = [
         _payload({"service.name": "a"}, {"place": place, "text": "x" * 1000}, span_id=place.to_bytes(8, "big"))
         for place in range(1, 26)
@@ -147,12 +147,12 @@ def test_c5_batches_are_bounded_and_hold_every_span() -> None:
         assert [len(batch.spans) for batch in batches] == [4] * 6 + [1]
         assert [row[5] for batch in batches for row in batch.spans] == [n.to_bytes(8, "big") for n in range(1, 26)]
         assert batches == list(build_batches("t", [joined, *payloads[20:]], **limit))
-        for batch in batches:  # a batch stands alone: whatever its rows refer to is in it
+        for batch in batches:  # a batch stands alone: everything that its rows refer to is in it
             assert {row[-5] for row in batch.spans} <= set(batch.blobs[batch.spans[0][1]])
 
 
 def test_c5_no_batch_comes_before_all_payloads_were_checked() -> None:
-    """A payload that is no request spoils the load before the first row, not in its middle."""
+    """A payload that is not a request fails the load before the first row, not in the middle."""
     good = _payload({}, {})
     with pytest.raises(DamagedRecording, match="payload 1 of 2"):
         next(build_batches("t", [good, b"\xff"], rows_max=1))

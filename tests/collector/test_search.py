@@ -1,4 +1,4 @@
-"""Finding runs by what people know of them: who, when, which tool, which outcome."""
+"""Finding runs by what people know about them: user, time, tool, outcome."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MINUTE_NS = 60_000_000_000
 
 
 def _at(number: int, recording: Recording) -> Recording:
-    """The recording, begun so many minutes after the first."""
+    """The recording, with its start moved to that many minutes after the first."""
     root = replace(recording.root, start_ns=START_NS + number * MINUTE_NS)
     calls = (replace(c, start_ns=c.start_ns + number * MINUTE_NS) for c in recording.calls)
     return Recording(root, tuple(calls))
@@ -121,7 +121,7 @@ def test_search_statuses_are_all_tried() -> None:
 
 
 def test_search_of_another_tenant_finds_nothing(filled: Store) -> None:
-    """A tenant without runs has none."""
+    """A tenant without runs finds none."""
     assert filled.search("other", RunQuery()) == []
 
 
@@ -142,13 +142,13 @@ def test_resolve_a_prefix_of_many_lists_five(filled: Store) -> None:
 
 @pytest.mark.parametrize("text", ["", "019f0", "abcdef01", "not-hex", "0" * 33, "%'; DROP TABLE spans"])
 def test_resolve_what_names_no_run_is_not_found(filled: Store, text: str) -> None:
-    """A prefix that is too short, foreign or no hexadecimal text is no run."""
+    """A prefix that is too short, unknown or not hexadecimal does not match a run."""
     with pytest.raises(RunNotFound):
         filled.resolve_run_id(TENANT, text)
 
 
 def test_search_a_run_without_root_is_incomplete(store: Store) -> None:
-    """A run of which only a call arrived is listed under its id, as incomplete."""
+    """A run of which only a call arrived is listed under its id as incomplete."""
     request = make_request(make_recording(calls=1))
     del request.resource_spans[0].scope_spans[0].spans[1]
     store.load(TENANT, [request.SerializeToString()], "t")

@@ -1,4 +1,4 @@
-"""The store on both engines: what is loaded is read back, once, whole, and by its owner only."""
+"""The store on both engines: loaded spans are read back once, whole, and by their owner only."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _recording(store: Store, run_id: str, tenant: str = TENANT) -> Recording:
 
 
 def _open(call: CallRecord) -> CallRecord:
-    """The record that is written when a call starts."""
+    """Return the record that is written when a call starts."""
     return replace(
         call, outcome=Outcome.OPEN.value, response="", end_ns=call.start_ns, end_seq=-1, meta={"model": "gpt-5"}
     )
@@ -77,7 +77,7 @@ def test_store_any_span_is_read_back_equal(store: Store, generated: st.DataObjec
 
 
 def test_store_a_run_is_read_back_in_start_order(store: Store) -> None:
-    """Calls come back one a payload, ordered by start, whatever the order and the batches they were sent in."""
+    """Calls come back one per payload, ordered by start, whatever the order and batches they were sent in."""
     recording = make_recording(calls=30)
     parts = [Recording(recording.root, (call,)) for call in recording.calls]
     random.Random(7).shuffle(parts)
@@ -97,7 +97,7 @@ def test_store_a_run_is_read_back_in_start_order(store: Store) -> None:
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["open_first", "final_first"])
 @pytest.mark.parametrize("is_one_load", [True, False], ids=["together", "apart"])
 def test_store_the_final_record_of_a_call_wins(store: Store, order: Sequence[int], is_one_load: bool) -> None:
-    """A call that was recorded open and then finished is one finished call, in whatever order they arrive."""
+    """A call that was recorded open and then finished is one finished call, in whatever order its records arrive."""
     recording = make_recording(calls=5)
     both = [make_payload(_opened(recording)), make_payload(recording)]
     payloads = [both[place] for place in order]
@@ -111,7 +111,7 @@ def test_store_the_final_record_of_a_call_wins(store: Store, order: Sequence[int
 
 
 def test_store_an_unfinished_run_is_read_as_far_as_it_came(store: Store) -> None:
-    """A run whose process died is there with its open records, and is incomplete."""
+    """A run whose process died is readable with its open records, and is incomplete."""
     opened = _opened(make_recording(calls=3))
     store.load(TENANT, [make_payload(opened)], "t")
     assert _recording(store, opened.run_id) == opened
@@ -135,7 +135,7 @@ def test_store_a_repeated_load_changes_nothing(store: Store, store_url: str, tok
 
 
 def test_store_tenants_never_see_each_other(store: Store) -> None:
-    """The same run of two tenants under the same token is two runs, and nobody finds the other's."""
+    """The same run of two tenants under the same token is two runs, and neither tenant finds the other's."""
     mine = make_recording(calls=2, user_id="mine")
     theirs = make_recording(calls=3, user_id="theirs")
     store.load("acme", [make_payload(mine)], "token")
@@ -176,7 +176,7 @@ def test_store_foreign_spans_are_filed_under_their_run(store: Store) -> None:
 
 @pytest.mark.parametrize("size", [5 * 1024 * 1024, 17 * 1024 * 1024], ids=["5_MB", "17_MB"])
 def test_store_c5_a_large_span_and_its_neighbours_are_whole(store: Store, size: int) -> None:
-    """A span of many megabytes is stored whole and costs the others of its batch nothing."""
+    """A span of many megabytes is stored whole and does not affect the others of its batch."""
     recording = make_recording(calls=3)
     text = "".join(random.Random(1).choices('abcdefghij \n"é', k=size))
     large = replace(recording.calls[1], response=text)
@@ -186,7 +186,7 @@ def test_store_c5_a_large_span_and_its_neighbours_are_whole(store: Store, size: 
 
 
 def test_store_a_history_is_stored_once(store: Store) -> None:
-    """Forty calls that resend a growing history take little more room than the history."""
+    """Forty calls that resend a growing history take little more space than the history."""
     recording = make_recording(calls=40)
     messages = [f'{{"role": "user", "content": "{number} {"word " * 200}"}}' for number in range(40)]
     calls = tuple(
@@ -205,7 +205,7 @@ def test_store_a_history_is_stored_once(store: Store) -> None:
 
 
 def test_store_a_load_over_many_days_is_taken(store: Store) -> None:
-    """A backlog that reaches back further than a hundred partitions is one load like any other."""
+    """A backlog that spans more than a hundred partitions loads like any other."""
     recordings = [
         make_recording(f"{1_600_000_000_000 + day * 86_400_000:012x}7000{'8' + '0' * 15}", calls=1)
         for day in range(120)
@@ -235,7 +235,7 @@ def test_store_threads_load_and_read_at_the_same_time(store: Store) -> None:
 
 
 def test_store_the_memory_of_stored_blobs_is_bounded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the store remembers of its past never grows beyond its limit, and forgetting loses nothing."""
+    """The store's memory of past blobs never exceeds its limit, and forgetting loses nothing."""
     monkeypatch.setattr(store_module, "KNOWN_BLOBS_MAX", 5)
     recording = make_recording(calls=20)
     calls = tuple(replace(c, response="x" * 600 + str(c.seq)) for c in recording.calls)
@@ -247,7 +247,7 @@ def test_store_the_memory_of_stored_blobs_is_bounded(store: Store, monkeypatch: 
 
 
 def test_store_a_large_load_is_written_in_bounded_inserts(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blobs beyond the size of one insert go into several, and a repetition of the load changes nothing."""
+    """Blobs that exceed the size of one insert go into several, and a repeated load changes nothing."""
     monkeypatch.setattr(store_module, "INSERT_BYTES_MAX", 5_000)
     recording = make_recording(calls=20)
     calls = tuple(replace(c, response=f"{c.seq} " * 1_000) for c in recording.calls)
@@ -259,7 +259,7 @@ def test_store_a_large_load_is_written_in_bounded_inserts(store: Store, monkeypa
 
 
 def test_store_foreign_bytes_store_nothing(store: Store) -> None:
-    """A load with a payload that is no OTLP request is refused whole."""
+    """A load with a payload that is not an OTLP request is refused as a whole."""
     recording = make_recording(calls=1)
     with pytest.raises(DamagedRecording):
         store.load(TENANT, [make_payload(recording), b"\xff\xff\xff"], "t")
@@ -269,7 +269,7 @@ def test_store_foreign_bytes_store_nothing(store: Store) -> None:
 
 
 def test_store_an_empty_load_is_no_load(store: Store) -> None:
-    """No payloads and payloads without spans are fine and store nothing."""
+    """Empty loads and payloads without spans are accepted and store nothing."""
     assert store.load(TENANT, [], "t") == 0
     assert store.load(TENANT, [b""], "t") == 0
     assert store.search(TENANT, RunQuery()) == []
@@ -277,13 +277,13 @@ def test_store_an_empty_load_is_no_load(store: Store) -> None:
 
 @pytest.mark.parametrize("run_id", ["", "xyz", "0" * 31, make_run_id(404)])
 def test_store_an_unknown_run_is_not_found(store: Store, run_id: str) -> None:
-    """Reading a run that is not there, or an id that is none, says so."""
+    """Reading a run that does not exist, or with an invalid id, says so."""
     with pytest.raises(RunNotFound, match="run"):
         store.read_run(TENANT, run_id)
 
 
 def test_store_refuses_a_load_without_tenant_or_token(store: Store) -> None:
-    """Without a tenant nobody could read it, without a token a repetition could not be told."""
+    """Without a tenant nobody could read the load; without a token a repetition could not be recognised."""
     payload = make_payload(make_recording(calls=1))
     with pytest.raises(ConfigError):
         store.load(TENANT, [payload], "")
@@ -293,7 +293,7 @@ def test_store_refuses_a_load_without_tenant_or_token(store: Store) -> None:
 
 
 def test_store_a_missing_blob_is_damage(store: Store) -> None:
-    """A run whose parts were lost is reported as damaged, never returned with holes."""
+    """A run that lost parts is reported as damaged, never returned with holes."""
     recording = make_recording(calls=1)
     store.load(TENANT, [make_payload(recording)], "t")
     with store._engine.client() as client:
@@ -303,7 +303,7 @@ def test_store_a_missing_blob_is_damage(store: Store) -> None:
 
 
 def test_store_s3_moving_parts_are_columns(store: Store) -> None:
-    """SQL over plain columns finds the one run of a commit whose answering model is not the one asked for."""
+    """SQL over plain columns finds the one run of a commit whose answering model is not the requested one."""
     planted = make_recording(make_run_id(1), calls=4, env={"git_sha": "c0ffee"})
     odd = replace(
         planted.calls[0],

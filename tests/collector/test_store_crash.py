@@ -1,4 +1,4 @@
-"""kill -9 while loading: what was acknowledged is there once, and loading all of it again changes nothing."""
+"""kill -9 while loading: acknowledged batches are stored once, and loading all of them again changes nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_c1_store_killed_while_loading_keeps_each_batch_once(seed: int) -> None:
-    """The process that owns an embedded store is killed at a random point of its loads."""
+    """A process that owns an embedded store is killed at a random point of its loads."""
     url = f"chdb://{make_directory()}"
     delay_s = random.Random(seed).uniform(0.01, 1.2)
     killed = _run("load", url, str(BATCHES), f"{delay_s:.4f}")

@@ -1,4 +1,4 @@
-"""Requests checked and read piece by piece: the same as protobuf says of the whole, whatever the bytes are."""
+"""Requests checked and read in pieces give the same result as protobuf on the whole, for any bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PIECES = (1, 7, 40, 200, 1 << 18)
 """Sizes of a piece: smaller than any field, in between, and larger than the whole request."""
 
 GROUP = b"\xfb\x3f" + b"\x0a\x02hi" + b"\x0b\x10\x05\x0c" + b"\xfc\x3f"
-"""Field 1023 as a group with a text and with a group of its own in it."""
+"""Field 1023 as a group that contains a text and another group."""
 
 
 def make_rich(number: int, dice: random.Random) -> bytes:
@@ -45,7 +45,7 @@ def make_rich(number: int, dice: random.Random) -> bytes:
 
 
 def compare(body: bytes, piece_bytes_max: int) -> None:
-    """The check in pieces accepts what protobuf accepts, and keeps the same spans."""
+    """Assert that the check in pieces accepts what protobuf accepts, and keeps the same spans."""
     whole = ExportTraceServiceRequest()
     try:
         whole.ParseFromString(body)
@@ -86,14 +86,14 @@ def _encode(message: Message) -> bytes:
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 1 << 32), piece=st.sampled_from(PIECES))
 def test_c7_pieces_of_a_request_are_read_as_the_whole(seed: int, piece: int) -> None:
-    """Every span with its resource and scope, and without those whose ids are invalid."""
+    """Every span is read with its resource and scope, without those whose ids are invalid."""
     compare(make_rich(seed, random.Random(seed)), piece)
 
 
 @settings(max_examples=400, deadline=None)
 @given(seed=st.integers(0, 1 << 32), flips=st.integers(1, 4), piece=st.sampled_from(PIECES))
 def test_r6_pieces_of_mutated_bytes_are_judged_as_the_whole(seed: int, flips: int, piece: int) -> None:
-    """Bytes that were changed, removed or put in: refused where protobuf refuses them, and only there."""
+    """Bytes that were changed, removed or inserted are refused if, and only if, protobuf refuses them."""
     dice = random.Random(seed)
     body = bytearray(make_rich(seed, dice))
     for _ in range(flips):
@@ -117,7 +117,7 @@ def field(number: int, content: bytes) -> bytes:
 
 
 def surround(span: bytes) -> bytes:
-    """A request with a good span and this one, in the same scope."""
+    """Return a request with a valid span and this one in the same scope."""
     good = field(1, b"g" * 16) + field(2, b"g" * 8) + field(5, b"good")
     return field(1, field(2, field(2, good) + field(2, span)))
 
@@ -155,13 +155,13 @@ ODD_SPANS: dict[str, bytes] = {
 @pytest.mark.parametrize("piece", PIECES)
 @pytest.mark.parametrize("case", ODD_SPANS)
 def test_c7_pieces_of_an_odd_span_are_judged_as_the_whole(case: str, piece: int) -> None:
-    """Unknown fields, groups, overlong numbers, doubled and cut fields: as protobuf reads them."""
+    """Unknown fields, groups, overlong numbers, duplicate and cut fields are read as protobuf reads them."""
     compare(surround(ODD_SPANS[case]), piece)
 
 
 @pytest.mark.parametrize("piece", PIECES)
 def test_c7_resource_and_scope_that_come_in_parts_are_merged(piece: int) -> None:
-    """A resource and a scope that are given twice are one, as protobuf merges them, also after their spans."""
+    """A resource and a scope that are given twice are merged as protobuf merges them, even after their spans."""
     spans = field(2, IDS + TEXT)
     scope = field(1, field(1, b"first")) + spans + field(1, field(2, b"1.0")) + field(3, b"url")
     pair = field(1, field(1, b"k") + field(2, field(1, b"v")))
@@ -171,7 +171,7 @@ def test_c7_resource_and_scope_that_come_in_parts_are_merged(piece: int) -> None
 @pytest.mark.parametrize("depth", range(40, 50))
 @pytest.mark.parametrize("piece", PIECES)
 def test_c7_depth_is_limited_as_in_the_whole(depth: int, piece: int) -> None:
-    """A value nested as deep as protobuf follows passes in pieces too, and one level more does not."""
+    """A value nested to protobuf's limit is accepted in pieces too, and one level more is not."""
     value = field(1, b"x")
     for _ in range(depth):
         value = field(5, field(1, value))
@@ -179,7 +179,7 @@ def test_c7_depth_is_limited_as_in_the_whole(depth: int, piece: int) -> None:
 
 
 def test_c5_one_large_span_passes_with_its_neighbours() -> None:
-    """A span of 15 MiB is checked in pieces, and it comes out byte for byte with the small spans around it."""
+    """A span of 15 MiB is checked in pieces and comes out byte for byte, with the small spans around it."""
     body = make_payload(1, spans=3) + make_payload(2, text="x" * (15 << 20)) + make_payload(3, spans=2)
     checked = check_wire(body)
     assert (checked.payload, checked.spans, checked.refused_spans) == (body, 6, 0)

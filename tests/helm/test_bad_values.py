@@ -1,4 +1,4 @@
-"""What helm says to values that the chart of the control plane must refuse."""
+"""Helm's messages for values that the control plane's chart must refuse."""
 
 from __future__ import annotations
 

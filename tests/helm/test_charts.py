@@ -1,4 +1,4 @@
-"""What every chart renders: valid objects, whole references, restricted pods, exact network policies."""
+"""Rendered objects of every chart: valid objects, complete references, restricted pods, exact network policies."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ OUTSIDE = re.compile(
     r"registry-internal|pull|spanreplay-tls|spanreplay-tenants|spanreplay-token|tenants|clickhouse|phoenix-(key|keys|db|postgres|tls)"
     r"|otlp-tls|more|hf-token|models"
 )
-"""Names of secrets and configs in the files of values that the user makes."""
+"""Names of the user's own secrets and configs in the values files."""
 
 every_case = pytest.mark.parametrize(
     ("chart", "values"), CASES, ids=[f"{chart}-{path.parent.name}-{path.stem}" for chart, path in CASES]
@@ -50,7 +50,7 @@ every_case = pytest.mark.parametrize(
 
 @pytest.mark.parametrize("chart", INSTALLABLE)
 def test_h2_lint_is_strict_and_silent(chart: str) -> None:
-    """`helm lint --strict` has nothing to say about any file of values."""
+    """`helm lint --strict` has nothing to say about any values file."""
     files = [word for path in value_files(chart) for word in ("--values", str(path))]
     done = helm("lint", "--strict", str(CHARTS / chart), *files[-2:])
     assert done.returncode == 0, done.stdout + done.stderr
@@ -58,7 +58,7 @@ def test_h2_lint_is_strict_and_silent(chart: str) -> None:
 
 
 def test_h2_generated_files_are_current() -> None:
-    """Schema, README and every rendered file of values are those of the templates."""
+    """Schema, README and every rendered values file match the templates."""
     done = subprocess.run(
         [sys.executable, str(ROOT / "tools" / "charts.py"), "--check"], capture_output=True, text=True, check=False
     )
@@ -112,7 +112,7 @@ def test_h2_pods_are_restricted(chart: str, values: Path) -> None:
 
 
 def _templates_of(chart: str, values: Path, name: str) -> set[str]:
-    """The volumes that a StatefulSet claims for its pods."""
+    """Return the names of the volume claim templates of a StatefulSet."""
     for item in render(chart, values):
         if f"{item['kind']}/{item['metadata']['name']}" == name:
             return {claim["metadata"]["name"] for claim in item["spec"].get("volumeClaimTemplates", [])}
@@ -160,7 +160,7 @@ def _names(objects: list[Object]) -> set[tuple[str, str]]:
 
 @pytest.mark.parametrize("chart", INSTALLABLE)
 def test_h2_two_releases_share_a_namespace(chart: str) -> None:
-    """No object, selector or policy of one release touches another's, however alike their long names begin."""
+    """No object, selector or policy of one release affects another's, however similar their long names are."""
     values = CHARTS / chart / "ci" / "all.yaml"
     long = "a-release-whose-name-has-exactly-fifty-three-letters-"
     first, second = (render(chart, values, release=long[:52] + each) for each in "12")
@@ -195,7 +195,7 @@ def _flat(selector: Object) -> dict[str, str]:
 
 
 def _selectors(item: Any) -> list[dict[str, str]]:
-    """Every selector of labels in an object that means pods or services of its own namespace."""
+    """Return every label selector in an object that refers to pods or services of its own namespace."""
     if isinstance(item, list):
         return [each for element in item for each in _selectors(element)]
     if not isinstance(item, dict):
@@ -211,7 +211,7 @@ def _selectors(item: Any) -> list[dict[str, str]]:
 
 MODELS = ("m" * 20, "7", "on", "1e3")
 SUBJECT = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?"
-"""What Kubernetes takes as the name of most objects; a Service's begins with a letter."""
+"""Valid names of most Kubernetes objects; a Service's must begin with a letter."""
 
 
 @pytest.mark.parametrize("release", ["r" * 53, "1" * 53, "my.release", "2nd", "123", "on"])
@@ -220,7 +220,7 @@ SUBJECT = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?"
     [(CHART, "all"), (CHART, "operator-official"), (CHART, "operator-altinity"), ("spanreplay-inference", "all")],
 )
 def test_h2_names_of_53_characters_fit(chart: str, stem: str, release: str) -> None:
-    """With every release name that Helm takes each name and label is legal, those that operators make included.
+    """For every release name that Helm accepts each name and label is legal, including those that operators make.
 
     The models have the longest name, and names that YAML reads as a number or as true.
     """
@@ -229,7 +229,7 @@ def test_h2_names_of_53_characters_fit(chart: str, stem: str, release: str) -> N
     for item in render(chart, CHARTS / chart / "ci" / f"{stem}.yaml", release=release, sets=sets):
         name = item["metadata"]["name"]
         # A StatefulSet's pods carry its name, a dash and a hash of ten characters as a label; an operator makes a
-        # StatefulSet and Services whose names go on for up to 20 characters behind the resource's
+        # StatefulSet and Services whose names add up to 20 characters to the resource's
         limit = 52 if item["kind"] == "StatefulSet" else 36 if "clickhouse" in item["apiVersion"] else 63
         assert len(name) <= limit, name
         assert re.fullmatch(f"(?=[a-z]){SUBJECT}" if item["kind"] == "Service" else SUBJECT, name), name
@@ -243,13 +243,13 @@ def test_h2_names_of_53_characters_fit(chart: str, stem: str, release: str) -> N
 
 @pytest.mark.parametrize("chart", INSTALLABLE)
 def test_h2_names_that_become_alike_stay_apart(chart: str) -> None:
-    """A release with a dot and one with a dash in its place share no name."""
+    """Releases `a.b` and `a-b` share no name."""
     values = CHARTS / chart / "ci" / "all.yaml"
     assert not _names(render(chart, values, release="a.b")) & _names(render(chart, values, release="a-b"))
 
 
 def test_what_is_switched_off_is_not_there() -> None:
-    """Each part can be left out, and leaves nothing of itself behind."""
+    """Each part can be left out, and leaves nothing behind."""
     off = render(CHART, sets=("replay.enabled=false", "collector.enabled=false", "migrate.enabled=false"))
     assert {labels(item)[COMPONENT] for item in off} == {"clickhouse", "auth", "all"}
     assert not [
@@ -269,13 +269,13 @@ def test_user_arguments_come_last_and_survive() -> None:
 
 
 def test_no_secret_is_drawn_where_one_is_named() -> None:
-    """With existing secrets the chart makes none."""
+    """With existing secrets the chart creates none."""
     objects = render(CHART, CHARTS / CHART / "examples" / "production.yaml")
     assert not [item for item in objects if item["kind"] == "Secret"]
 
 
 def test_clickhouse_configuration_is_xml_without_a_password() -> None:
-    """The demo server's files are XML, ask the environment for the password and close every other way in."""
+    """The demo server's files are XML, take the password from the environment and close every other way in."""
     (config,) = [item for item in render(CHART) if item["kind"] == "ConfigMap"]
     users = ET.fromstring(config["data"]["users.xml"])  # noqa: S314 - ours
     (password,) = users.iter("password")
@@ -287,7 +287,7 @@ def test_clickhouse_configuration_is_xml_without_a_password() -> None:
 
 @pytest.mark.parametrize("chart", INSTALLABLE)
 def test_a_package_holds_what_it_needs_and_nothing_else(chart: str, tmp_path: Path) -> None:
-    """`helm package` takes the library along, and no file of tests or examples."""
+    """`helm package` includes the library, and no file of tests or examples."""
     done = helm("package", str(CHARTS / chart), "--destination", str(tmp_path))
     assert done.returncode == 0, done.stderr
     (package,) = tmp_path.glob("*.tgz")
@@ -303,7 +303,7 @@ def test_a_package_holds_what_it_needs_and_nothing_else(chart: str, tmp_path: Pa
 
 
 def _required(chart: str) -> list[str]:
-    """A file of values where the defaults alone can't be installed."""
+    """Return the option for a values file if the defaults alone can't be installed."""
     return [] if chart == CHART else ["--values", str(value_files(chart)[0])]
 
 

@@ -1,4 +1,4 @@
-"""docs/deploy.md: what it tells to type is enough to come from an empty cluster to a replayed run."""
+"""docs/deploy.md: its commands are enough to get from an empty cluster to a replayed run."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_h1_the_guide_starts_the_images_that_it_builds(title: str) -> None:
 
 @pytest.mark.parametrize(("chart", "values"), EXAMPLES, ids=[path.stem for _, path in EXAMPLES])
 def test_h1_every_secret_of_an_example_can_be_made(chart: str, values: Path) -> None:
-    """What an example of values names and no template makes, its comments or the guide tell to create."""
+    """Every secret that an example names and no template makes is created by its comments or the guide."""
     told = set(re.findall(r"kubectl create secret [a-z-]+ ([a-z0-9-]+)", GUIDE + values.read_text(encoding="utf-8")))
     objects = render(chart, values)
     used = {name for item in objects for kind, name in references(item) if kind == "Secret"}

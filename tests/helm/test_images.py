@@ -1,4 +1,4 @@
-"""The images: what their Dockerfile says, and what its commands make in an empty root directory."""
+"""The images: the content of their Dockerfile, and the result of its commands in an empty root directory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Stage:
     steps: list[tuple[str, str]] = field(default_factory=list)
 
     def last(self, verb: str) -> str:
-        """The argument of the last instruction of a kind."""
+        """Return the argument of the last instruction of a kind."""
         return [text for each, text in self.steps if each == verb][-1]
 
 
@@ -52,14 +52,14 @@ def _stages() -> dict[str, Stage]:
 
 
 def test_h2_hadolint_has_nothing_to_say() -> None:
-    """The linter of Dockerfiles finds nothing, not even a remark."""
+    """The Dockerfile linter finds nothing, not even a remark."""
     command = [HADOLINT, "--failure-threshold", "style", str(DOCKERFILE)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "")
 
 
 def test_h2_images_are_pinned_and_run_as_nobody() -> None:
-    """Every base carries its digest; an image that is shipped holds files only, and runs as nobody without a shell."""
+    """Every base has its digest; a shipped image holds files only, and runs as nobody without a shell."""
     stages = _stages()
     for name, stage in stages.items():
         assert stage.base in stages or re.search(r":[\w.-]+@sha256:[0-9a-f]{64}$", stage.base), name
@@ -70,7 +70,7 @@ def test_h2_images_are_pinned_and_run_as_nobody() -> None:
 
 
 def test_h2_charts_use_the_users_and_images_that_are_built() -> None:
-    """The charts' images of ours are targets of the Dockerfile, and their pods run as its user."""
+    """Our images in the charts are targets of the Dockerfile, and their pods run as its user."""
     targets = set(_stages())
     found = set()
     for _, pod in pods(render("spanreplay")):
@@ -83,7 +83,7 @@ def test_h2_charts_use_the_users_and_images_that_are_built() -> None:
 
 
 def test_h2_ignored_is_what_no_stage_copies() -> None:
-    """What stages copy from the repository exists and is in the build's context."""
+    """All files that stages copy from the repository exist and are in the build's context."""
     allowed = set(re.findall(r"^!(\S+)$", (ROOT / ".dockerignore").read_text(encoding="utf-8"), re.MULTILINE))
     for stage in _stages().values():
         for verb, text in stage.steps:
@@ -95,7 +95,7 @@ def test_h2_ignored_is_what_no_stage_copies() -> None:
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty directory in which the commands of all building stages were run, in order."""
+    """An empty directory in which the commands of all build stages were run, in order."""
     root = tmp_path_factory.mktemp("image")
     pip = {name: value for name, value in os.environ.items() if "PIP" in name}
     environ = {"PATH": os.environ["PATH"], "HOME": str(root), "PIP_NO_COMPILE": "1", **pip}
@@ -147,7 +147,7 @@ def test_h1_what_the_stages_build_runs(root: Path) -> None:
 
 @pytest.mark.slow
 def test_h3_the_kernels_are_one_pure_wheel_on_a_path(root: Path) -> None:
-    """Copied to a directory of PYTHONPATH, package, metadata and both plug-ins are found; nothing is compiled."""
+    """Copied to a directory on PYTHONPATH, package, metadata and both plug-ins are found; nothing is compiled."""
     (wheel,) = (root / "wheels").glob("*.whl")
     assert wheel.name.endswith("-py3-none-any.whl")
     assert not list((root / "kernels").rglob("*.so"))
@@ -169,9 +169,9 @@ def test_h3_the_kernels_are_one_pure_wheel_on_a_path(root: Path) -> None:
 
 @pytest.mark.slow
 def test_h3_the_probe_starts_where_the_charts_start_it(root: Path) -> None:
-    """Without torch: in the image of `helm test`, and from the init container's directory under an engine's Python.
+    """The probe runs without torch: in the image of `helm test`, and in an engine's Python from the copied directory.
 
-    Each verb of the rendered commands ends with its one line on a server that is not there.
+    For a server that does not exist, each subcommand of the rendered commands ends with its own one-line message.
     """
     copied = root / "kernels"
     engine = {"PYTHONPATH": str(copied), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -205,7 +205,7 @@ def _services() -> dict[str, Any]:
 
 
 def test_h2_compose_has_the_components_of_the_chart_and_their_commands() -> None:
-    """The same parts, programs and ports; published on this machine only; ours hardened; no password written down."""
+    """Same parts, programs and ports; published on this machine only; ours hardened; no password written down."""
     from importlib.metadata import entry_points
 
     commands = {point.name: point for point in entry_points(group="spanreplay.commands")}

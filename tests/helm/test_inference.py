@@ -1,4 +1,4 @@
-"""The chart of inference pods: what it refuses, what its pods are told, and the life of a release."""
+"""The chart of inference pods: values that it refuses, settings of its pods, and the life of a release."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GOOD = {"model": "org/model", "revision": COMMIT, "gpuProduct": "NVIDIA-H200"}
 
 
 def _with(**changed: Any) -> str:
-    """One model `m` as --set-json takes it; None leaves a key out."""
+    """One model `m` in the form of --set-json; None omits a key."""
     return "models.m=" + json.dumps({k: v for k, v in {**GOOD, **changed}.items() if v is not None})
 
 
@@ -85,7 +85,7 @@ def test_h3_bad_models_are_refused_readably(case: str) -> None:
 
 
 def test_h3_latest_is_refused() -> None:
-    """An image called latest is another one tomorrow."""
+    """An image tagged latest is refused: tomorrow it is another one."""
     assert "images.vllm.tag: latest is refused" in refuse(CHART, _with(), 'images.vllm.tag="latest"')
 
 
@@ -99,7 +99,7 @@ def _engine(deployment: Object) -> Object:
 
 
 def test_h3_a_deployment_has_one_product_and_no_spare_gpu() -> None:
-    """Every pod of a model is pinned to one GPU product, and an update never needs a GPU more."""
+    """Every pod of a model is pinned to one GPU product, and an update never needs an extra GPU."""
     for name, deployment in {**_deployments(ALL), **_deployments(VLLM)}.items():
         spec = deployment["spec"]["template"]["spec"]
         assert spec["nodeSelector"]["nvidia.com/gpu.product"], name
@@ -129,7 +129,7 @@ SAME_BITS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("change", [*OTHER_BITS, *SAME_BITS])
 def test_h3_an_update_never_serves_two_kinds_of_answers(change: str) -> None:
-    """A Service asks pods of one kind: what changes the bits leaves the old pods unasked, what doesn't asks both."""
+    """A Service sends to pods of one kind: a change that affects the bits excludes the old pods, any other does not."""
     before, after = (
         render(CHART, sets=(_with(strategy="OneByOne", replicas=2, **more),))
         for more in ({}, {**OTHER_BITS, **SAME_BITS}[change])
@@ -143,7 +143,7 @@ def test_h3_an_update_never_serves_two_kinds_of_answers(change: str) -> None:
 
 
 def test_h3_another_image_is_another_kind_of_answers() -> None:
-    """The engine's image and that of the kernels count as well."""
+    """Changing the engine's or the kernels' image counts as well."""
     selectors = [
         next(i["spec"]["selector"] for i in render(CHART, sets=(_with(), *more)) if i["kind"] == "Service")
         for more in ((), ('images.vllm.tag="v0.32.0"',), ('images.kernels.tag="0.1.1"',))
@@ -152,7 +152,7 @@ def test_h3_another_image_is_another_kind_of_answers() -> None:
 
 
 def test_h3_a_pod_has_its_startup_budget_and_is_ready_by_a_completion() -> None:
-    """Loading has the seconds that it was given; readiness asks for a completion, with its line where there is one."""
+    """Loading gets its configured seconds; readiness asks for a completion, and for its line where there is one."""
     deployments = _deployments(ALL)
     for name, deployment in deployments.items():
         engine = _engine(deployment)
@@ -163,7 +163,7 @@ def test_h3_a_pod_has_its_startup_budget_and_is_ready_by_a_completion() -> None:
         for command in (startup["exec"]["command"], engine["readinessProbe"]["exec"]["command"]):
             assert command[:3] == ["python3", "-m", "spanreplay_kernels.probe"]
             options = probe._parse(command[3:])
-            served = "/cache/models/c" if name == "c" else name  # transformers' server answers to nothing else
+            served = "/cache/models/c" if name == "c" else name  # transformers' server accepts no other name
             assert (options.url, options.model) == ("http://127.0.0.1:8000", served)
             assert options.header, "no line, no readiness"
     assert probe._parse(_engine(deployments["a"])["startupProbe"]["exec"]["command"][3:]).tokens == [1, 16, 128, 512]
@@ -178,7 +178,7 @@ def test_h3_a_pod_has_its_startup_budget_and_is_ready_by_a_completion() -> None:
 
 @pytest.mark.parametrize("values", value_files(CHART), ids=lambda path: path.stem)
 def test_h3_the_pod_of_helm_test_asks_what_the_probe_understands(values: Path) -> None:
-    """Its arguments parse, ask the model's own Service by the name that it serves, and expect the line that pods do."""
+    """The test pod's arguments parse, ask the model's own Service by its served name, and expect the pods' line."""
     objects = render(CHART, values)
     services = {
         f"http://{i['metadata']['name']}:{i['spec']['ports'][0]['port']}" for i in objects if i["kind"] == "Service"
@@ -200,7 +200,7 @@ def test_h3_the_pod_of_helm_test_asks_what_the_probe_understands(values: Path) -
 
 
 def test_h3_everything_written_lies_on_the_cache_or_in_memory() -> None:
-    """Home, weights and compiled kernels are on the volume; shared memory is memory; the root is read-only."""
+    """Home, weights and compiled kernels are on the volume; shared memory is in memory; the root is read-only."""
     for deployment in _deployments(ALL).values():
         engine = _engine(deployment)
         environ = {variable["name"]: variable.get("value", "") for variable in engine["env"]}
@@ -213,7 +213,7 @@ def test_h3_everything_written_lies_on_the_cache_or_in_memory() -> None:
 
 
 def test_h3_engines_are_told_to_be_deterministic() -> None:
-    """Each engine gets the model at its commit, one seed, its own invariant mode, and flags that it knows."""
+    """Each engine gets the model at its commit, one seed, its own invariant mode, and only flags that it knows."""
     engines = {name: _engine(deployment) for name, deployment in _deployments(ALL).items()}
     vllm, sglang, ours = engines["a"], engines["b"], engines["c"]
     assert vllm["command"] == ["vllm", "serve"]
@@ -236,12 +236,12 @@ FLAGS = {
     "vllm": r"vllm\.(engine\.arg_utils:EngineArgs\.|entrypoints\.\*\.cli_args:)",
     "sglang": r"sglang\..+\.fields\.\*:",
 }
-"""Where the flags of an engine stand among the names of tests/kernels/engines/releases.json."""
+"""Patterns for an engine's flags among the names of tests/kernels/engines/releases.json."""
 
 
 @pytest.mark.parametrize(("engine", "plugin"), [("vllm", vllm), ("sglang", sglang)], ids=["vllm", "sglang"])
 def test_h3_every_flag_is_one_that_the_engine_has(engine: str, plugin: ModuleType) -> None:
-    """Whatever flag a file of values makes the chart set is a field of each release that the plug-in covers."""
+    """Every flag that the chart sets for any values is a field of each release that the plug-in covers."""
     source = ROOT / "tests" / "kernels" / "engines" / "releases.json"
     releases = json.loads(source.read_text(encoding="utf-8"))[engine]
     everything = ("models.x=" + json.dumps({**GOOD, "engine": engine, "maxModelLen": 4096}),)
@@ -267,7 +267,7 @@ def test_h3_every_flag_is_one_that_the_engine_has(engine: str, plugin: ModuleTyp
             for name, is_there in facts["names"].items()
             if is_there and re.match(FLAGS[engine], name)
         }
-        assert flags - known - {"override_generation_config"} == set(), release  # that one is a user's
+        assert flags - known - {"override_generation_config"} == set(), release  # that one is the user's
 
 
 def _annotation(deployment: Object, name: str) -> str:
@@ -275,7 +275,7 @@ def _annotation(deployment: Object, name: str) -> str:
 
 
 def test_h3_engines_are_asked_for_the_plug_in_as_it_wants_to_be() -> None:
-    """Flags and environment name an entry point that exists, and satisfy the tables of what the plug-ins refuse."""
+    """Flags and environment name an entry point that exists, and pass the plug-ins' tables of refused settings."""
     engines = {name: _engine(deployment) for name, deployment in _deployments(ALL).items()}
     environs = {
         name: {variable["name"]: variable.get("value", "") for variable in engine["env"]}
@@ -307,7 +307,7 @@ def test_h3_engines_are_asked_for_the_plug_in_as_it_wants_to_be() -> None:
 
 
 def test_h3_the_images_are_of_releases_that_the_plug_ins_cover() -> None:
-    """The engine that the chart starts by default is one whose plug-in does not refuse it."""
+    """The engine that the chart starts by default is one that the plug-in accepts."""
     for name, plugin in (("a", vllm), ("b", sglang)):
         release = tuple(map(int, _engine(_deployments(ALL)[name])["image"].rpartition(":v")[2].split(".")))
         first, last = plugin.RELEASES
@@ -331,7 +331,7 @@ def test_h3_the_fingerprint_of_a_pinned_line_is_the_packages_own() -> None:
 
 
 def test_h2_inference_policies_allow_exactly_the_declared_edges() -> None:
-    """Clients and the test reach port 8000; a pod reaches name servers, and the hub by TLS only where it downloads."""
+    """Clients and the test reach port 8000; a pod reaches DNS, and the hub by TLS only if it downloads."""
     objects = render(CHART, ALL)
     policies = {labels(i)["app.kubernetes.io/component"]: i["spec"] for i in objects if i["kind"] == "NetworkPolicy"}
     assert set(policies) == {"a", "b", "c", "test"}
@@ -349,7 +349,7 @@ def test_h2_inference_policies_allow_exactly_the_declared_edges() -> None:
 
 
 def test_h1_inference_install_upgrade_rollback_uninstall(tmp_path: Path) -> None:
-    """The life of a release: a model changes, the other's pods stay; a rollback restores; notes tell what is next."""
+    """When one model changes, the other's pods stay; a rollback restores; notes say what to do next."""
     with KubeApi() as kube:
         environ = {"KUBECONFIG": str(kube.write_config(tmp_path / "config")), "HOME": str(tmp_path)}
 

@@ -28,7 +28,7 @@ def kube() -> Iterator[KubeApi]:
 
 @pytest.fixture
 def run(kube: KubeApi, tmp_path: Path) -> Run:
-    """Helm in that cluster; what it prints. Raises: AssertionError with what it complains about."""
+    """Run Helm in that cluster and return its output. Raises: AssertionError with its error message."""
     config = kube.write_config(tmp_path / "kubeconfig")
     environ = {"KUBECONFIG": str(config), "HOME": str(tmp_path), "HELM_QPS": "1000", "HELM_BURST_LIMIT": "1000"}
 
@@ -49,7 +49,7 @@ def _secrets(kube: KubeApi) -> dict[str, dict[str, str]]:
 
 
 def _state(kube: KubeApi) -> dict[tuple[str, str], Any]:
-    """What every object asks for, without what the server adds."""
+    """The desired state of every object, without the fields that the server adds."""
     return {
         (item["kind"], item["metadata"]["name"]): {
             **{key: value for key, value in item.items() if key not in ("metadata", "status")},
@@ -102,7 +102,7 @@ def test_h1_install_upgrade_rollback_uninstall(kube: KubeApi, run: Run) -> None:
 
 
 def test_h1_a_changed_migration_is_a_new_job(kube: KubeApi, run: Run) -> None:
-    """A Job can't be changed: another image makes another Job, the same image none."""
+    """A Job is immutable, so another image makes another Job, and the same image none."""
     _apply(run, "install")
     (first,) = kube.find("Job")
     _apply(run, "upgrade", "--set", "collector.replicas=4")
@@ -120,7 +120,7 @@ CASES = [(chart, path) for chart in ("spanreplay", "spanreplay-inference") for p
 )
 @pytest.mark.sampled(6)
 def test_h1_every_kind_of_store_installs_and_upgrades(kube: KubeApi, run: Run, chart: str, values: Path) -> None:
-    """Every file of values installs, upgrades without a change and with one on all objects, rolls back, uninstalls."""
+    """Every values file installs, upgrades without a change and with one on all objects, rolls back, uninstalls."""
     source, chosen = str(CHARTS / chart), ("--values", str(values))
     _apply(run, "install", *chosen, chart=source)
     first = _state(kube)
@@ -130,7 +130,7 @@ def test_h1_every_kind_of_store_installs_and_upgrades(kube: KubeApi, run: Run, c
     _apply(run, "upgrade", *chosen, "--set", "global.labels.changed=yes", chart=source)
     untouched = [name for name, item in _state(kube).items() if "changed" not in item["labels"]]
     extra = (yaml.safe_load(values.read_text(encoding="utf-8")) or {}).get("extraObjects", [])
-    assert len(untouched) == len(extra), untouched  # what a user adds has labels of its own
+    assert len(untouched) == len(extra), untouched  # objects that a user adds have their own labels
     run("rollback", "mine", "1")
     assert _state(kube) == first
     run("uninstall", "mine")
@@ -138,7 +138,7 @@ def test_h1_every_kind_of_store_installs_and_upgrades(kube: KubeApi, run: Run, c
 
 
 def test_h1_an_existing_secret_is_left_alone(kube: KubeApi, run: Run) -> None:
-    """With the user's secrets the chart makes, changes and removes none."""
+    """With the user's secrets the chart creates, changes and removes none."""
     external = str(CHARTS / "spanreplay" / "examples" / "external.yaml")
     _apply(run, "install", "--values", external, "--set", "auth.existingSecret=own")
     assert kube.find("Secret") == {}
@@ -146,7 +146,7 @@ def test_h1_an_existing_secret_is_left_alone(kube: KubeApi, run: Run) -> None:
 
 
 def test_h1_two_releases_live_side_by_side(kube: KubeApi, run: Run) -> None:
-    """A second release in the namespace touches nothing of the first, and leaves nothing but its secrets and claims."""
+    """A second release in the namespace affects nothing of the first, and leaves only its secrets and claims."""
     _apply(run, "install", "--values", DEMO)
     first = _state(kube)
     run("install", "other", CHART, "--disable-openapi-validation", "--values", DEMO)
@@ -156,7 +156,7 @@ def test_h1_two_releases_live_side_by_side(kube: KubeApi, run: Run) -> None:
 
 
 def test_the_memory_api_refuses_what_a_cluster_refuses(kube: KubeApi, run: Run) -> None:
-    """The stand-in is no yes-man: a changed selector or volume claim is refused as Kubernetes refuses it."""
+    """The stand-in is strict: it refuses a changed selector or volume claim as Kubernetes does."""
     _apply(run, "install", "--values", DEMO)
     with pytest.raises(AssertionError, match="field is immutable"):
         _apply(run, "upgrade", "--values", DEMO, "--set", "collector.log.size=3Gi")

@@ -1,4 +1,4 @@
-"""The graph of the network policies, computed from what every file of values renders."""
+"""The graph of the network policies, computed from the rendered objects of every values file."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ DECLARED |= {
     "spanreplay-inference/examples/transformers-cpu": _models("tiny", downloading=("tiny",)),
     "spanreplay-inference/examples/vllm": _models("qwen", "large", downloading=("qwen", "large")),
 }
-"""Who may talk to whom, for every file of values: a file without a row fails."""
+"""Allowed connections for every values file: a file without a row fails."""
 
 FILES = {
     f"{chart}/{path.parent.name}/{path.stem}": (chart, path)
@@ -119,13 +119,13 @@ FILES = {
 
 @pytest.mark.parametrize("name", FILES)
 def test_h2_network_policies_allow_exactly_the_declared_edges(name: str) -> None:
-    """The graph of the policies is the declared one, no edge more, and no edge is open on one side only."""
+    """The graph of the policies is the declared one, and no edge is open on one side only."""
     assert _edges(render(FILES[name][0], FILES[name][1])) == DECLARED[name]
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_h2_every_pod_has_a_policy(name: str) -> None:
-    """Where policies are on, each pod that the chart starts is selected by one of both directions."""
+    """If policies are on, each pod that the chart starts is selected by at least one."""
     objects = render(FILES[name][0], FILES[name][1])
     covered = [item["spec"]["podSelector"]["matchLabels"] for item in objects if item["kind"] == "NetworkPolicy"]
     without = [owner for owner, pod in pods(objects) if not any(matches(selector, pod) for selector in covered)]
@@ -133,7 +133,7 @@ def test_h2_every_pod_has_a_policy(name: str) -> None:
 
 
 def test_h2_who_guards_an_operators_clickhouse_is_said() -> None:
-    """An operator's ClickHouse is in no policy of the chart: notes and guide say whose task its ingress is."""
+    """An operator's ClickHouse is in no policy of the chart: notes and guide say who has to restrict its ingress."""
     notes = (CHARTS / "spanreplay" / "templates" / "NOTES.txt").read_text(encoding="utf-8")
     guide = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
     for text in (notes, guide):

@@ -1,4 +1,4 @@
-"""The probe that inference pods run: ready, warm, and the test of a release."""
+"""The probe of inference pods: ready, warm, and the test of a release."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Answer = Callable[[dict[str, Any]], tuple[int, bytes, str]]
 
 @pytest.fixture
 def serve() -> Iterator[Callable[[Answer], str]]:
-    """A server of completions that answers as it is told; its address."""
+    """Start a completions server that gives these answers; return its address."""
     servers: list[ThreadingHTTPServer] = []
 
     def start(answer: Answer) -> str:
         class Handler(BaseHTTPRequestHandler):
             def log_message(self, *args: object) -> None:
-                """Nothing on standard error."""
+                """Write nothing to standard error."""
 
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -61,7 +61,7 @@ NOT_READY: dict[str, tuple[Answer, list[str], str]] = {
 
 @pytest.mark.parametrize("case", NOT_READY)
 def test_h3_a_pod_is_not_ready(case: str, serve: Callable[[Answer], str], capsys: pytest.CaptureFixture[str]) -> None:
-    """A server that answers wrongly, or by other kernels, is not ready; one line says why."""
+    """A server with wrong answers, or with other kernels, is not ready; one line says why."""
     answer, options, message = NOT_READY[case]
     assert probe.main(["ready", f"--url={serve(answer)}", "--model=m", *options]) == 1
     said = capsys.readouterr().err
@@ -70,7 +70,7 @@ def test_h3_a_pod_is_not_ready(case: str, serve: Callable[[Answer], str], capsys
 
 
 def test_h3_a_pod_is_ready_when_the_line_is_the_expected_one(serve: Callable[[Answer], str]) -> None:
-    """One completion of one token, greedy and seeded, with the right line; a server that is away is not ready."""
+    """Readiness asks one greedy, seeded completion of one token for the expected line; a stopped server isn't ready."""
     asked: list[dict[str, Any]] = []
 
     def answer(body: dict[str, Any]) -> tuple[int, bytes, str]:
@@ -89,7 +89,7 @@ def test_h3_a_pod_is_ready_when_the_line_is_the_expected_one(serve: Callable[[An
 def test_h3_the_test_of_a_release_sees_an_answer_that_depends_on_the_load(
     is_invariant: bool, serve: Callable[[Answer], str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Equal prompts among neighbours: one deviating completion of many is found."""
+    """With equal prompts among other requests, one deviating completion of many is found."""
     equal: list[str] = []
 
     def answer(body: dict[str, Any]) -> tuple[int, bytes, str]:

@@ -1,4 +1,4 @@
-"""The charts start the programs that exist, with options that they have, and watch numbers that they count."""
+"""The charts start existing programs with options that they have, and watch metrics that they export."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COMMANDS = {point.name: point for point in entry_points(group="spanreplay.comman
 
 @pytest.mark.parametrize("values", value_files("spanreplay"), ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_h1_every_command_line_is_one_that_the_program_takes(values: Path) -> None:
-    """The arguments of every pod of ours parse; ports of pods are those that the programs listen on by default."""
+    """The arguments of every pod of ours parse, and its ports are the default ports of its program."""
     found = set()
     for name, pod in pods(render("spanreplay", values)):
         component = labels(pod)["app.kubernetes.io/component"]
@@ -39,7 +39,7 @@ def test_h1_every_command_line_is_one_that_the_program_takes(values: Path) -> No
 
 
 def test_h2_a_collector_is_ready_without_a_store_and_live_without_anything() -> None:
-    """The paths of the probes are those that a running collector answers; an outage of ClickHouse closes no door."""
+    """A running collector serves the probes' paths, and an outage of ClickHouse does not make it unready."""
     (pod,) = [pod for name, pod in pods(render("spanreplay")) if name.startswith("StatefulSet") and "collector" in name]
     (container,) = containers(pod)
     paths = [container[f"{probe}Probe"]["httpGet"]["path"] for probe in ("startup", "liveness", "readiness")]
@@ -56,7 +56,7 @@ def test_h1_the_smoke_test_is_a_module_that_exists() -> None:
 
 @pytest.mark.phoenix
 def test_h1_phoenix_knows_every_variable() -> None:
-    """Every PHOENIX_ variable of the bundled Phoenix stands in the source of the Phoenix that we test with."""
+    """Every PHOENIX_ variable of the bundled Phoenix is in the source of the Phoenix that we test with."""
     found = importlib.util.find_spec("phoenix")
     if found is None or found.origin is None:
         pytest.skip("arize-phoenix is not installed")
@@ -73,7 +73,7 @@ def test_h1_phoenix_knows_every_variable() -> None:
 
 
 def test_h1_alerts_and_dashboard_watch_metrics_that_exist() -> None:
-    """Every metric of a rule or panel is one that the collector counts."""
+    """Every metric in a rule or panel is exported by the collector."""
     objects = render("spanreplay", CHART / "examples" / "production.yaml")
     (rule,) = [item for item in objects if item["kind"] == "PrometheusRule"]
     expressions = [each["expr"] for group in rule["spec"]["groups"] for each in group["rules"]]

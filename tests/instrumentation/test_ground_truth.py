@@ -1,4 +1,4 @@
-"""What a recording says about parents, lanes and order is what the program itself has seen."""
+"""Parents, lanes and order in a recording match the program's own observations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _above: ContextVar[int] = ContextVar("above", default=-1)
 
 @dataclass
 class Seen:
-    """What the program knows of one call: between which of its own ticks it began and ended, where, and inside what."""
+    """The program's knowledge of one call: ticks between which it began and ended, owner, and parent."""
 
     asked: int
     above: int
@@ -45,7 +45,7 @@ class Log:
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count())
 
     def ask(self) -> int:
-        """The number of a call that is about to be made; its owner is the task or the thread's work it is made in."""
+        """Return the number of a call that is about to be made by the current task or piece of thread work."""
         number = next(self.numbers)
         owner: object = _work.owner
         if owner is None:
@@ -55,7 +55,7 @@ class Log:
 
     @contextmanager
     def inside(self, number: int) -> Iterator[None]:
-        """The body of a call."""
+        """Note that the call's body runs."""
         call = self.calls[number]
         call.begun = next(self.ticks)
         token = _above.set(number)
@@ -68,7 +68,7 @@ class Log:
             call.ending = next(self.ticks)
 
     def over(self, number: int) -> None:
-        """The call is over."""
+        """Note that the call is over."""
         self.calls[number].ended = next(self.ticks)
 
 
@@ -164,7 +164,7 @@ def _number(call: CallRecord) -> int:
 
 
 def _check_order(events: list[tuple[int, int, int]]) -> None:
-    """Each (clock, not before, not after): no two of them may contradict what the program saw."""
+    """Assert for each (clock, not before, not after) that no two contradict the program's observations."""
     latest = -1
     for _, not_before, not_after in sorted(events):
         assert latest < not_after
@@ -187,7 +187,7 @@ def _check(recording: Recording, log: Log) -> None:
     places: dict[str, list[tuple[int, int]]] = {}
     for number, call in calls.items():
         seen = log.calls[number]
-        owner = (id(seen.owner), seen.above)  # a call's body is a lane of its own
+        owner = (id(seen.owner), seen.above)  # a call's body is a separate lane
         owners.setdefault(owner, set()).add(call.lane)
         lanes.setdefault(call.lane, set()).add(owner)
         places.setdefault(f"{call.lane} {call.boundary}", []).append((seen.asked, call.index))
@@ -199,13 +199,13 @@ def _check(recording: Recording, log: Log) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(PROGRAMS))
 def test_s60_order_parents_and_lanes_are_those_that_the_program_saw(seed: int) -> None:
-    """Starts, ends, parents and lanes of a random program with tasks, threads and cancellation are its own log's."""
+    """Starts, ends, parents and lanes of a random program with tasks, threads and cancellation match its own log."""
     log = Log()
     recording = recorded(_build(seed, log))
     _check(recording, log)
 
 
 def test_s60_a_recording_in_another_order_is_found_out() -> None:
-    """The check above fails where two ends are told in the wrong order."""
+    """The check above fails if two ends are exchanged."""
     with pytest.raises(AssertionError):
         _check_order([(1, 5, 6), (2, 1, 2)])

@@ -1,4 +1,4 @@
-"""Calls that are not recorded on purpose, and calls beyond the limit: counted, and never live in a replay."""
+"""Calls that are deliberately not recorded, and calls above the limit: counted, and never live in a replay."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Counter:
 
     @spanreplay.boundary("tool", name="add", effect="write")
     def add(self, row: int) -> int:
-        """One call more."""
+        """Count one more call."""
         self.calls += 1
         return row
 
@@ -49,7 +49,7 @@ def test_s27_call_where_instrumentation_is_suppressed_never_runs_live() -> None:
 
 
 def test_calls_of_a_run_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond the limit calls go through unrecorded and are counted; a replay ends there."""
+    """Calls above the limit are made unrecorded and are counted; a replay ends there."""
     monkeypatch.setattr(config, "CALLS_MAX", 2)
     counter = Counter()
 

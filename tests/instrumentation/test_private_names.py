@@ -1,4 +1,4 @@
-"""A name that Python or a library has lost takes one group of patches away, and nothing else."""
+"""A name that Python or a library no longer has disables one group of patches, and nothing else."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ LOSABLE = {
     },
     "spanreplay.seams.transport.urllib": {"http:GET"},
 }
-"""Module of ours → the calls of the program that are lost with it; of the others, none."""
+"""Module of ours → the program's calls that are lost without it; without any other module none are lost."""
 
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What a recorded program makes of each lack; the first is that of nothing."""
+    """Results of a recorded program with each name missing; the first is that with none missing."""
     environ = {k: v for k, v in os.environ.items() if not k.startswith(("OTEL_", "SPANREPLAY_", "PYTEST_"))}
     command = [sys.executable, private_names.__file__, str(tmp_path_factory.mktemp("names"))]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
@@ -44,7 +44,7 @@ def _boundaries(outcome: dict[str, Any]) -> set[str]:
 
 
 def test_n1_each_lack_leaves_the_agent_and_the_other_groups_alone(outcomes: list[dict[str, Any]]) -> None:
-    """The program does what it does bare, and all calls but those of the group that lacks a name are recorded."""
+    """The program works as without us, and all calls but those of the affected group are recorded."""
     whole, *lacking = outcomes
     assert (whole["reasons"], whole["lines"], whole["failed"]) == ([], [], [])
     assert whole["said"] == whole["bare"]
@@ -58,10 +58,10 @@ def test_n1_each_lack_leaves_the_agent_and_the_other_groups_alone(outcomes: list
 
 
 def test_n1_each_lack_is_a_named_hole_and_a_line_of_the_doctor(outcomes: list[dict[str, Any]]) -> None:
-    """The run, the log and the doctor name the group, the name that is missing, and the version of its library."""
+    """Run, log and doctor name the group, the missing name, and the version of its library."""
     version = f"Python {platform.python_version()}"
     for each in outcomes[1:]:
-        if not each["failures"]:  # looked up with a way to do without
+        if not each["failures"]:  # looked up with a fallback
             assert (each["by"], each["reasons"], each["lines"]) == ("", [], []), each
             continue
         last = each["name"].rpartition(".")[2]

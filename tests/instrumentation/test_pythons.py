@@ -1,4 +1,4 @@
-"""What depends most on the version of Python holds under the others that are here."""
+"""The parts that depend most on the version of Python also work under the other versions that are here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from support.pythons import NONE, other_pythons, run_tests
 @pytest.mark.slow
 @pytest.mark.parametrize("version", other_pythons() or [pytest.param((), marks=pytest.mark.skip(NONE))], ids=str)
 def test_n1_s68_lanes_and_their_order_hold_under_another_python(version: tuple[int, int]) -> None:
-    """Names of lanes, and what the order of a replay is taken from, are the same."""
+    """Lane names, and the recorded facts that order a replay, are the same."""
     files = [
         "tests/instrumentation/runtime/test_lanes.py",
         "tests/instrumentation/seams/concurrency/test_lane_order.py",

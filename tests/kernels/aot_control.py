@@ -1,4 +1,4 @@
-"""Run by test_aot.py in a process that compiles: how many specialisations two kernels have over three batches."""
+"""Run by test_aot.py in a process that compiles: counts the specialisations of two kernels over three batches."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from spanreplay_kernels.proof.aot import specialisation
 
 @triton.jit
 def specialised(x_ptr: Any, M: Any) -> None:
-    """Triton compiles it anew where M is 1, and where it is a multiple of 16."""
+    """Triton compiles it again if M is 1, and if it is a multiple of 16."""
     tl.store(x_ptr, M)
 
 
 @triton.jit(do_not_specialize=["M"])
 def general(x_ptr: Any, M: Any) -> None:
-    """One machine code for every M."""
+    """A single binary for every M."""
     tl.store(x_ptr, M)
 
 
 def count(kernel: object) -> int:
-    """Specialisations of a kernel over 1, 2 and 16 rows."""
+    """The number of specialisations of a kernel over 1, 2 and 16 rows."""
     x = torch.empty(1, dtype=torch.int32, device="meta")
     with captured() as launches:
         for rows in (1, 2, 16):

@@ -40,7 +40,7 @@ def _sample(_arch: Arch) -> object:
 
 
 def _silu_mul(_arch: Arch) -> object:
-    """Negative control: an exponential of the GPU's own."""
+    """Negative control: it uses the GPU's own exponential."""
     return silu_mul_triton(_empty(9, 2048), _empty(9, 2048))
 
 
@@ -66,7 +66,7 @@ def instructions(start: Callable[[Arch], object], arch: Arch, *, is_fused: bool 
 
 
 def main() -> None:
-    """One JSON document: operation → architecture → instructions."""
+    """Write one JSON document: operation → architecture → instructions."""
     archs = [arch for arch in ARCHS.values() if arch is not CPU]
     document = {name: {arch.name: instructions(start, arch) for arch in archs} for name, start in STARTS.items()}
     document["fused"] = {"sm_90": instructions(_sample, ARCHS["sm_90"], is_fused=True)}

@@ -1,4 +1,4 @@
-"""What the launches over rows compile to on sm_90, as JSON; a program of its own, since a process that interprets
+"""Compiled forms of the launches over rows on sm_90, as JSON; a separate program, since a process that interprets
 kernels compiles none.
 """
 
@@ -29,7 +29,7 @@ Start = Callable[[Tensor], object]
 
 
 def started(start: Start, x: Tensor) -> Launch:
-    """The launch of an operation on x that reads its rows: the first, where another finishes them."""
+    """The launch in which an operation on x reads its rows: the first, if another one finishes them."""
     with captured() as found:
         start(x)
     return found[0]
@@ -57,7 +57,7 @@ def _mean(x: Tensor) -> object:
 
 
 def _unaligned_mean(x: Tensor) -> None:
-    """Negative control: the address of its rows goes to the compiler as it is."""
+    """Negative control: the compiler gets the real address of its rows."""
     plan = plan_of("mean", x)
     launch(
         sum_kernel, (1,), x, torch.empty(x.shape[0], device=x.device), x.shape[0], plan.width, 1.0,
@@ -87,28 +87,28 @@ STARTS: dict[str, Start] = {
 
 
 def count_specialisations(start: Start, width: int) -> int:
-    """How many machine codes serve all numbers of rows from all places of a batch."""
+    """The number of binaries that serve all numbers of rows from all places of a batch."""
     x = torch.empty(200, width, dtype=torch.bfloat16, device="meta")
     launches = [started(start, x[o : o + rows]) for rows in ROWS for o in OFFSETS]
-    # A kernel for few rows and one for many are two, and each is compiled once
+    # One kernel for few rows and one for many make two, each of which is compiled once
     kernels = {(each.kernel.fn.__name__, each.options.get("HAS_PAIRS")) for each in launches}
     return len({specialisation(each, ARCH) for each in launches}) - len(kernels) + 1
 
 
 def reductions(start: Start, width: int, rows: int = MANY) -> tuple[str, ...]:
-    """How a launch spreads over threads what it adds up."""
+    """How a launch distributes its sums over threads."""
     x = torch.empty(rows, width, dtype=torch.bfloat16, device="meta")
     return compile_launch(started(start, x), ARCH).reductions
 
 
 def main() -> None:
-    """One JSON document."""
+    """Write one JSON document."""
     alike = ("rms_norm", "rms_norm_residual"), ("log_softmax", "gather_logprob")
     found = {
         "specialisations": {
             f"{name} {width}": count_specialisations(start, width)
             for name, start in STARTS.items()
-            # Of single elements an address may change the width of loads; their sums are none
+            # For single elements an address may change the width of loads, which affects no sum
             for width in ((96, 4096) if name in ("silu_mul", "rope") else (96, 101, 4096, 40_001))
         },
         "reductions": {

@@ -1,4 +1,4 @@
-"""The kernels' tests run in an environment with torch; without a GPU their kernels are interpreted."""
+"""The kernels' tests run in an environment with torch; without a GPU the kernels are interpreted."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def _has_gpu() -> bool:
 
 HAS_GPU = _has_gpu()
 if HAS_TORCH and not HAS_GPU:
-    # Triton decides at its import; a process interprets all kernels, or none
+    # Triton decides at import whether a process interprets all kernels or none
     os.environ["TRITON_INTERPRET"] = "1"
     import triton  # noqa: F401 -- so that nobody imports it without
 
 
 @pytest.fixture(autouse=True)
 def two_threads() -> None:
-    """The CPU's sums depend on the number of threads: it is part of the environment, and fixed."""
+    """Fix the number of threads, on which the CPU's sums depend, as part of the environment."""
     import torch
 
     torch.set_num_threads(2)
@@ -37,5 +37,5 @@ def two_threads() -> None:
 
 @pytest.fixture
 def device() -> str:
-    """Where kernels run here: on a GPU, or interpreted on the CPU."""
+    """The device for kernels: a GPU, or the CPU, where they are interpreted."""
     return "cuda" if HAS_GPU else "cpu"

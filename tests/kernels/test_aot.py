@@ -1,4 +1,4 @@
-"""Every kernel compiled for every architecture, without a GPU: within its limits, by the instructions of its plan."""
+"""Every kernel compiled for every architecture without a GPU: within its limits, with the instructions of its plan."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ GOOD = Compiled(
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """A process that compiles, where this one interprets."""
+    """Run a process that compiles kernels, whereas this one interprets them."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command = [sys.executable, *arguments]
     return subprocess.run(
@@ -40,7 +40,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def records() -> list[dict[str, Any]]:
-    """What the command says of every kernel: of the sample, or of all with SPANREPLAY_TEST_MATRIX=1."""
+    """The command's facts about every kernel: of the sample, or of all with SPANREPLAY_TEST_MATRIX=1."""
     sample = [] if IS_WHOLE else ["--sample"]
     done = run("-m", "spanreplay_kernels", "aot", "--json", "--jobs", "2", *sample)
     assert done.stdout, done.stderr
@@ -51,14 +51,14 @@ def records() -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 def test_k11_every_kernel_keeps_its_limits_and_its_plan(records: list[dict[str, Any]]) -> None:
-    """Shared memory, no spills, the planned instruction and no other, TMA and specialised warps where claimed."""
+    """Shared memory, no spills, only the planned instruction, and TMA and specialised warps if claimed."""
     broken = {f"{each['op']} {each['shape']} {each['dtype']} {each['arch']}": each["problems"] for each in records}
     assert not {where: problems for where, problems in broken.items() if problems}
 
 
 @pytest.mark.slow
 def test_k11_every_operation_is_compiled_for_every_architecture(records: list[dict[str, Any]]) -> None:
-    """Nothing of the table is left out: each operation, architecture and dtype, over all numbers of rows."""
+    """Each operation, architecture and dtype of the table is compiled, over all numbers of rows."""
     compiled = {(each["op"], each["arch"]) for each in records}
     assert compiled == {(case.op, arch.name) for case in CASES for arch in GPUS if arch.capability >= case.since}
     assert {each["arch"] for each in records} == {"sm_80", "sm_89", "sm_90", "sm_100", "sm_120"}
@@ -77,7 +77,7 @@ def test_k11_products_read_by_the_copy_engine_where_there_is_one(records: list[d
 
 @pytest.mark.slow
 def test_k1_large_products_keep_the_tensor_cores_fed(records: list[dict[str, Any]]) -> None:
-    """Of 4,096 rows: the widest instruction of the class, with two steps of operands or more on their way."""
+    """For 4,096 rows: the widest instruction of its class, with at least two steps of operands in flight."""
     found = [
         each for each in records
         if each["op"] == "matmul" and each["shape"] == "4096x4096" and each["dtype"] == "bfloat16"
@@ -88,13 +88,13 @@ def test_k1_large_products_keep_the_tensor_cores_fed(records: list[dict[str, Any
         arch = ARCHS[each["arch"]]
         if arch.tensor_core is Mma.WGMMA:
             assert "m64n128k16" in each["shapes"], each
-        # At the least two steps of 128 × 64 and 64 × 64 elements of two bytes, with one more at work
+        # At least two steps of 128 × 64 and 64 × 64 elements of two bytes, with one more in use
         assert each["shared_bytes"] >= 2 * (128 + 64) * 64 * 2, each
 
 
 @pytest.mark.slow
 def test_k1_k2_operands_are_copied_ahead_of_their_product(records: list[dict[str, Any]]) -> None:
-    """No kernel waits for a tile that it loads where it multiplies it, if rows are of whole 16 elements."""
+    """If rows are multiples of 16 elements, no kernel waits for a tile that it loads right before multiplying it."""
     found = set()
     for each in records:
         if each["op"] in ("matmul", "bmm", "grouped_mm", "scaled_mm"):
@@ -108,7 +108,7 @@ def test_k1_k2_operands_are_copied_ahead_of_their_product(records: list[dict[str
 
 @pytest.mark.slow
 def test_k6_prefill_multiplies_by_the_planned_instruction(records: list[dict[str, Any]]) -> None:
-    """Queries by keys and weights by values, both on tensor cores, without a spill, on every architecture."""
+    """Both products, queries by keys and weights by values, use tensor cores without a spill on every architecture."""
     prefill = [each for each in records if each["kernel"] == "attention_kernel" and each["dtype"] == "bfloat16"]
     assert {each["arch"] for each in prefill} == {arch.name for arch in GPUS}
     for each in prefill:
@@ -120,7 +120,7 @@ def test_k6_prefill_multiplies_by_the_planned_instruction(records: list[dict[str
 
 @pytest.mark.slow
 def test_k5_prefill_and_decode_add_up_in_one_order(records: list[dict[str, Any]]) -> None:
-    """Both kernels of attention lay a tile out over threads in one way, and contract the same products and sums."""
+    """Both attention kernels distribute a tile over threads in one way, and contract the same products and sums."""
     found: dict[tuple[str, ...], dict[str, tuple[set[str], int]]] = {}
     for each in records:
         if each["op"] == "attention":
@@ -149,7 +149,7 @@ def test_k5_prefill_and_decode_add_up_in_one_order(records: list[dict[str, Any]]
     ids=["shared", "spills", "instruction", "tma", "specialised"],
 )
 def test_k11_what_breaks_a_limit_is_named(change: dict[str, Any], message: str) -> None:
-    """Negative control: the check finds each kind of problem, and none in what is well."""
+    """Negative control: the check finds each kind of problem, and none in a good kernel."""
     assert find_problems(GOOD, Mma.WGMMA, ARCHS["sm_90"]) == []
     problems = find_problems(dataclasses.replace(GOOD, **change), Mma.WGMMA, ARCHS["sm_90"])
     assert len(problems) == 1
@@ -157,17 +157,17 @@ def test_k11_what_breaks_a_limit_is_named(change: dict[str, Any], message: str) 
 
 
 def test_k11_a_kernel_that_tells_batches_apart_is_caught() -> None:
-    """Negative control: a kernel that Triton compiles anew for 1 and for 16 rows is a problem, by the same command."""
+    """Negative control: a kernel that Triton compiles again for 1 and for 16 rows is reported by the same command."""
     done = run(str(Path(__file__).parent / "aot_control.py"))
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {"specialised": 3, "not specialised": 1}
 
 
 def test_k11_same_options_twice_are_a_kernel_that_tells_batches_apart() -> None:
-    """Negative control: two specialisations that no option tells from another are a finding; two tiles are none."""
+    """Negative control: two specialisations with equal options are reported; two tile sizes are not."""
 
     def kernel() -> None:
-        """Stands for one under triton.jit."""
+        """Stands in for a kernel under triton.jit."""
 
     started = SimpleNamespace(fn=kernel)
     launches = {key: Launch(started, (1,), (), {"BLOCK_M": m}) for key, m in (("a", 16), ("b", 64), ("c", 64))}
@@ -176,7 +176,7 @@ def test_k11_same_options_twice_are_a_kernel_that_tells_batches_apart() -> None:
 
 
 def test_interpreting_process_compiles_nothing() -> None:
-    """Where TRITON_INTERPRET is set the command says so, in place of passing."""
+    """If TRITON_INTERPRET is set the command says so, instead of passing."""
     from spanreplay_kernels.proof.aot_matrix import main
 
     with pytest.raises(UnsupportedInput, match="TRITON_INTERPRET is set, nothing would be compiled; unset it"):

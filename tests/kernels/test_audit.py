@@ -1,4 +1,4 @@
-"""The audit: whatever adds up numbers and is not ours is named."""
+"""The audit names every operation that adds numbers and is not ours."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _attend_by_hand(x: Tensor, cast: Callable[[Tensor], Tensor] = lambda weights
 def test_k10_attention_by_hand_is_uncovered(
     cast: Callable[[Tensor], Tensor], mode: Callable[[], torch.no_grad]
 ) -> None:
-    """Its sums run over the padded length, which a neighbour decides; each operation by itself is ours."""
+    """The sums of attention run over the padded length, which a neighbour decides, though each operation is ours."""
     x = normal(4, 8, dtype=torch.float32)
     with (
         pytest.raises(UncoveredOp, match=r'bmm is not covered .*attn_implementation="sdpa"'),
@@ -81,7 +81,7 @@ def test_k10_attention_by_hand_is_uncovered(
 
 
 def test_k10_covered_operations_pass_and_are_counted() -> None:
-    """What ours stand in for is listed as covered, with shapes; movement and elementwise operations are apart."""
+    """Operations that ours replace are listed as covered, with shapes; movement and elementwise ones are separate."""
     x, w = normal(4, 8, dtype=torch.float32), normal(6, 8, dtype=torch.float32)
     for mode in (torch.no_grad, torch.inference_mode):
         with mode(), invariant(), audit() as report:
@@ -94,14 +94,14 @@ def test_k10_covered_operations_pass_and_are_counted() -> None:
 
 
 def test_k10_without_the_switch_every_reduction_is_uncovered() -> None:
-    """Negative control: the same product fails outside of the switch, and the hint says so."""
+    """Negative control: the same product fails outside the switch, and the hint says so."""
     x = normal(4, 8, dtype=torch.float32)
     with pytest.raises(UncoveredOp, match=r"mm is not covered.*enter invariant\(\) first"), audit():
         x @ x.t()
 
 
 def test_k10_a_report_without_failing_lists_all() -> None:
-    """With fail=False the model runs on, and the report has what is missing."""
+    """With fail=False the model goes on, and the report lists the uncovered operations."""
     x = normal(4, 8, dtype=torch.float32)
     with torch.inference_mode(), invariant(), audit(fail=False) as report:
         result = x.cumsum(-1) @ x.t()
@@ -112,13 +112,13 @@ def test_k10_a_report_without_failing_lists_all() -> None:
 
 @triton.jit
 def row_sum_kernel(x_ptr, out_ptr, N: tl.constexpr):  # type: ignore[no-untyped-def]  # Triton's own types
-    """Another's kernel, which a layer starts without torch."""
+    """Another party's kernel, which a layer starts without torch."""
     row = tl.program_id(0)
     tl.store(out_ptr + row, tl.sum(tl.load(x_ptr + row * N + tl.arange(0, N)), 0))
 
 
 def test_k10_a_kernel_that_a_layer_starts_by_itself_is_uncovered(device: str) -> None:
-    """torch's dispatcher never sees it: it is named, and not started; ours pass, and so does any one outside."""
+    """torch's dispatcher never sees it, so it is named and not started; ours pass, and so does any kernel outside."""
     x, out = normal(4, 8, dtype=torch.float32, device=device), torch.zeros(4, device=device)
     wanted = pytest.raises(UncoveredOp, match=r"row_sum_kernel is not covered .*float32\[4, 8\].*unquantised")
     with wanted, torch.no_grad(), invariant(), audit():
@@ -134,7 +134,7 @@ def test_k10_a_kernel_that_a_layer_starts_by_itself_is_uncovered(device: str) ->
 
 
 def test_k10_integers_are_exact() -> None:
-    """Sums of integers have one result in every order."""
+    """Sums of integers have the same result in every order."""
     ids = torch.arange(12).view(3, 4)
     with invariant(), audit() as report:
         ids.cumsum(-1), ids.sum(-1), ids.float().argmax(-1), ids.float().amax(-1)
@@ -144,7 +144,7 @@ def test_k10_integers_are_exact() -> None:
 
 
 def test_k10_what_only_moves_is_movement() -> None:
-    """Values that replace others have no order, however they are written."""
+    """Replacing values involves no order of additions, however it is written."""
     x, rows = normal(4, 8, dtype=torch.float32), torch.tensor([0, 2])
     with torch.inference_mode(), invariant(), audit() as report:
         y = x.clone()
@@ -157,7 +157,7 @@ def test_k10_what_only_moves_is_movement() -> None:
 
 
 def test_k10_operations_of_others_are_uncovered() -> None:
-    """Of a custom operation nobody knows what it adds up."""
+    """It is unknown whether a custom operation adds numbers."""
     operation = torch.library.custom_op(
         "audit_test::unknown", lambda x: x * 2, mutates_args=(), schema="(Tensor x) -> Tensor"
     )
@@ -167,7 +167,7 @@ def test_k10_operations_of_others_are_uncovered() -> None:
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_k11_steady_operations_are_each_elements_own(threads: int) -> None:
-    """What the tables call elementwise on the CPU gives an element one value at every place of every tensor."""
+    """Operations listed as elementwise on the CPU give an element the same value at any place in any tensor."""
     torch.set_num_threads(threads)
     unary = [name for name in sorted(STEADY - {"where"}) if _takes_one(name)]
     assert len(unary) > 30
@@ -185,7 +185,7 @@ def _first(result: Tensor | tuple[Tensor, ...]) -> Tensor:
 
 
 def _takes_one(name: str) -> bool:
-    """Whether an operation works on one float tensor alone."""
+    """Whether an operation takes a single float tensor."""
     function = getattr(torch, name, getattr(F, name, None)) or getattr(torch.ops.aten, name)
     try:
         function(torch.ones(2))

@@ -1,4 +1,4 @@
-"""The command `audit`: a model that is covered, one that is not, and none."""
+"""The command `audit` with a covered model, an uncovered one, and none."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def bloom() -> PreTrainedModel:
 
 
 def saved(make: Callable[[], PreTrainedModel], folder: Path) -> str:
-    """A model's folder."""
+    """Save a model; return its folder."""
     make().save_pretrained(folder)
     return str(folder)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_k10_a_covered_model_passes(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each operation that is ours is listed with its shapes, and nothing is changed behind the command."""
+    """Each of our operations is listed with its shapes, and nothing remains changed after the command."""
     assert main(["audit", saved(lambda: tiny_model(kind), tmp_path)]) == 0
     shown = capsys.readouterr()
     lines = shown.out.splitlines()
@@ -39,13 +39,13 @@ def test_k10_a_covered_model_passes(kind: str, tmp_path: Path, capsys: pytest.Ca
 
 
 def test_k10_a_model_that_is_not_covered_fails_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Negative control: what adds up over neighbours' lengths, or cannot be replaced, is said."""
+    """Negative control: a sum over neighbours' lengths, or an operation that cannot be replaced, is reported."""
     assert main(["audit", saved(bloom, tmp_path)]) == 1
     shown = capsys.readouterr()
     assert "attention" in shown.err or "not batch-invariant: " in shown.err
 
 
 def test_k10_no_model_is_an_error_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A folder without a model is neither covered nor uncovered."""
+    """A folder without a model is an error, neither covered nor uncovered."""
     assert main(["audit", str(tmp_path)]) == 2
     assert "cannot be loaded" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The script for a GPU: all of it runs here too, an error costs its own section alone, and the table claims nothing."""
+"""The script for a GPU: all of it runs here too, an error only costs its own section, and the table claims nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BENCH = Path(__file__).parents[2] / "kernels" / "bench"
 
 
 def load(name: str) -> ModuleType:
-    """A script of the folder, which is no part of the package."""
+    """Load a script of the folder, which is not part of the package."""
     spec = importlib.util.spec_from_file_location(f"kernels_bench_{name}", BENCH / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -32,7 +32,7 @@ def load(name: str) -> ModuleType:
 
 
 def command(out: Path, *arguments: str) -> list[str]:
-    """A quick run on the CPU."""
+    """The command of a quick run on the CPU."""
     given = [] if "--commit" in arguments else ["--commit", "abc"]
     return [
         sys.executable, str(BENCH / "run.py"), "--device", "cpu", "--quick", "--out", str(out), *given, *arguments,
@@ -40,12 +40,12 @@ def command(out: Path, *arguments: str) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """In which kernels are compiled, not interpreted."""
+    """An environment in which kernels are compiled, not interpreted."""
     return {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
 
 
 def run(out: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
-    """Exit status and report of a quick run on the CPU."""
+    """Make a quick run on the CPU; return exit status and report."""
     done = subprocess.run(
         command(out, *arguments), env=environment(), capture_output=True, text=True, timeout=600, check=False
     )  # fmt: skip
@@ -55,7 +55,7 @@ def run(out: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
 
 @pytest.mark.slow
 def test_every_section_runs_on_a_machine_without_a_gpu(tmp_path: Path) -> None:
-    """Checks, certificates and measurements: no error, nothing broken, a time for ours and for each of the others."""
+    """Checks, certificates and measurements run: no error, nothing broken, a time for ours and each of the others."""
     status, report = run(tmp_path / "report.json", "--commit", "abc")
     sections = report["sections"]
     assert {name: part["error"] for name, part in sections.items() if "error" in part} == {}
@@ -76,7 +76,7 @@ def test_every_section_runs_on_a_machine_without_a_gpu(tmp_path: Path) -> None:
 
 
 def test_what_only_kernels_can_show_runs_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reading by either way, and every tile that could be taken instead: the same bits, and no error."""
+    """Both ways of reading, and every alternative tile, give the same bits and no error."""
     monkeypatch.syspath_prepend(str(BENCH.parent))
     bench = {name: importlib.import_module(f"bench.{name}") for name in ("checks", "ops", "tiles", "timing")}
     torch = importlib.import_module("torch")
@@ -91,7 +91,7 @@ def test_what_only_kernels_can_show_runs_interpreted(monkeypatch: pytest.MonkeyP
 
 
 def test_k8_a_decoded_token_is_the_same_work_either_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is timed beside each other computes one thing: the same logits, within bf16's rounding."""
+    """Both timed variants compute the same thing: the same logits, within bf16's rounding."""
     monkeypatch.syspath_prepend(str(BENCH.parent))
     module, ops = (importlib.import_module(f"bench.{name}") for name in ("end_to_end", "ops"))
     torch = importlib.import_module("torch")
@@ -103,7 +103,7 @@ def test_k8_a_decoded_token_is_the_same_work_either_way(monkeypatch: pytest.Monk
 
 
 def test_section_that_was_not_reached_says_so(tmp_path: Path) -> None:
-    """Without time nothing is begun; the report and the exit status say that it is not whole."""
+    """Without time nothing is started; the report and the exit status say that it is incomplete."""
     status, report = run(tmp_path / "report.json", "--seconds", "0", "--only", "K1", "--only", "K3")
     assert status == 1
     assert {name: part["error"] for name, part in report["sections"].items()} == {
@@ -112,7 +112,7 @@ def test_section_that_was_not_reached_says_so(tmp_path: Path) -> None:
 
 
 def test_killed_call_loses_nothing_that_was_measured(tmp_path: Path) -> None:
-    """SIGKILL in the middle of a section: what it had found is on disk; --resume measures the rest, and that alone."""
+    """After SIGKILL in the middle of a section its results are on disk; --resume measures only the rest."""
     out = tmp_path / "report.json"
     sections = ("--only", "answers", "--only", "K1")
     process = subprocess.Popen(
@@ -138,7 +138,7 @@ def test_killed_call_loses_nothing_that_was_measured(tmp_path: Path) -> None:
 
 
 def test_report_of_another_commit_is_not_continued(tmp_path: Path) -> None:
-    """What was measured at one commit says nothing of another: refused, and the file stays as it was."""
+    """A report measured at another commit is refused, and the file stays unchanged."""
     out = tmp_path / "report.json"
     run(out, "--only", "K3")
     before = out.read_text()
@@ -150,7 +150,7 @@ def test_report_of_another_commit_is_not_continued(tmp_path: Path) -> None:
 
 
 def test_case_that_ends_its_process_twice_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would end every later call too: after the second time the others are measured, and the report is not whole."""
+    """After the second time the other cases are measured, since it would end every call; the report is incomplete."""
     monkeypatch.syspath_prepend(str(BENCH.parent))
     module = importlib.import_module("bench.report")
     earlier: dict[str, Any] = {}
@@ -167,7 +167,7 @@ def test_case_that_ends_its_process_twice_is_given_up(tmp_path: Path, monkeypatc
 
 
 def test_row_without_our_time_is_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error of ours may be the end of a process's GPU; one of another's kernel is what it is."""
+    """An error of ours may mean that the process's GPU was lost; an error of another kernel is final."""
     monkeypatch.syspath_prepend(str(BENCH.parent))
     module = importlib.import_module("bench.report")
     rows = [
@@ -182,7 +182,7 @@ def test_row_without_our_time_is_measured_again(tmp_path: Path, monkeypatch: pyt
 
 
 def test_plan_is_of_calls_that_a_lent_gpu_has_time_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every section once, nine minutes a call and thirty together, each command continuing what an earlier one left."""
+    """Each section runs once, nine minutes per call and thirty in total, each command resuming an earlier one."""
     monkeypatch.syspath_prepend(str(BENCH.parent))
     parts, run_module = importlib.import_module("bench.parts"), load("run")
     sections = [name for part in parts.PARTS for name in part.sections]
@@ -204,7 +204,7 @@ def test_plan_is_of_calls_that_a_lent_gpu_has_time_for(monkeypatch: pytest.Monke
 
 
 def test_without_git_a_commit_has_to_be_named(tmp_path: Path) -> None:
-    """A figure that belongs to no sources is not measured."""
+    """A measurement that belongs to no known sources is refused."""
     done = subprocess.run(
         command(tmp_path / "report.json", "--commit", ""),
         env={**environment(), "PATH": str(tmp_path)}, capture_output=True, text=True, timeout=300, check=False,
@@ -215,7 +215,7 @@ def test_without_git_a_commit_has_to_be_named(tmp_path: Path) -> None:
 
 
 def test_ratio_is_of_times_that_were_taken_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A graph's time is not compared with one that Python's launches are part of, nor one call's with twenty's."""
+    """A graph's time is not compared with one that includes Python's launches, nor one call's with twenty's."""
     monkeypatch.syspath_prepend(str(BENCH.parent))
     timing = importlib.import_module("bench.timing")
     times = {
@@ -227,7 +227,7 @@ def test_ratio_is_of_times_that_were_taken_alike(monkeypatch: pytest.MonkeyPatch
 
 
 def test_short_calls_are_timed_together_on_operands_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twenty sets of operands, for ours and for every other; long calls are timed alone, on one."""
+    """Short calls use twenty sets of operands, for ours and each of the others; long calls are timed alone, on one."""
     monkeypatch.syspath_prepend(str(BENCH.parent))
     module, ops, timing = load("run"), importlib.import_module("bench.ops"), importlib.import_module("bench.timing")
     torch = importlib.import_module("torch")
@@ -249,7 +249,7 @@ def test_short_calls_are_timed_together_on_operands_of_their_own(monkeypatch: py
 
 @pytest.mark.slow
 def test_kernels_of_a_call_are_compiled_ahead(tmp_path: Path) -> None:
-    """Each specialisation once, by several processes; whoever compiles the same again finds it on disk."""
+    """Each specialisation is compiled once, by several processes; a later compilation finds it on disk."""
 
     def compile_them() -> tuple[str, set[str]]:
         done = subprocess.run(
@@ -267,7 +267,7 @@ def test_kernels_of_a_call_are_compiled_ahead(tmp_path: Path) -> None:
 
 
 def test_error_costs_its_own_section_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a section had found before its error stays, and the next one runs."""
+    """Results that a section had before its error stay, and the next one runs."""
     monkeypatch.syspath_prepend(str(BENCH.parent))
     module = load("run")
     report = module.Report(tmp_path / "report.json", {}, 60.0)
@@ -284,7 +284,7 @@ def test_error_costs_its_own_section_alone(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_table_is_blank_where_no_gpu_measured(tmp_path: Path) -> None:
-    """No results, no figures; a CPU's are none, nor are those of tiny shapes."""
+    """Without results there are no figures; those of a CPU or of tiny shapes don't count."""
     table = load("table")
     (tmp_path / "cpu.json").write_text(json.dumps({"device": "cpu", "commit": "abc", "sections": {}}))
     quick = {"device": "GPU", "commit": "abc", "is_quick": True, "sections": {}}
@@ -298,17 +298,17 @@ def test_table_is_blank_where_no_gpu_measured(tmp_path: Path) -> None:
 
 
 def row_of(shape: str, moved: int = 0, of_copy: float = 0.0, **ratio: float) -> dict[str, Any]:
-    """A measurement beside two rivals and an anchor."""
+    """A measurement with two rivals and an anchor."""
     return {"shape": shape, "bytes": moved, "of_copy": of_copy, "ratio": ratio, "rivals": ["torch", "other"]}
 
 
 def write(folder: Path, name: str, commit: str, **sections: dict[str, Any]) -> None:
-    """A report of one GPU."""
+    """Write a report of one GPU."""
     (folder / name).write_text(json.dumps({"device": "GPU", "commit": commit, "sections": sections}))
 
 
 def test_table_has_mean_and_worst_of_each_gpu(tmp_path: Path) -> None:
-    """One column a GPU; the fastest rival counts, no anchor; small batches where the requirement names them."""
+    """Each GPU has a column; the fastest rival counts, anchors don't; small batches if the requirement names them."""
     table = load("table")
     rows = [
         row_of("M=1 N=4 K=4", torch=0.5, anchor=0.1), row_of("M=64 N=4 K=4", torch=2.5, other=2.0),
@@ -333,7 +333,7 @@ def test_table_has_mean_and_worst_of_each_gpu(tmp_path: Path) -> None:
 
 
 def test_table_merges_the_calls_of_one_commit_and_no_others(tmp_path: Path) -> None:
-    """Of a section the newest report that has it whole; sections of an older commit are not beside the newer's."""
+    """The newest report with a whole section wins; sections of an older commit are not shown beside newer ones."""
     table = load("table")
 
     def part(ratio: float, at: str, **more: Any) -> dict[str, Any]:
@@ -350,14 +350,14 @@ def test_table_merges_the_calls_of_one_commit_and_no_others(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("commit", ["", "unknown", "0123456789ab-dirty"])
 def test_table_refuses_a_report_of_no_commit(commit: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nobody could look up what was measured."""
+    """Nobody could look up the measured sources."""
     write(tmp_path, "gpu.json", commit)
     assert load("table").main(["--results", str(tmp_path)]) == 2
     assert f"gpu.json says commit {commit!r}" in capsys.readouterr().err
 
 
 def test_a_case_that_anothers_call_ends_is_not_begun_again(tmp_path: Path) -> None:
-    """What was timed of ours stays, and `--resume` goes on behind it; where ours broke the GPU it is tried again."""
+    """Our timing stays, and `--resume` continues after the case; if ours broke the GPU it is tried again."""
     run, report = load("run"), load("report")
     for ours, expected in (([1.0], ["mean"]), ([], [])):
         made = report.Report(tmp_path / f"{len(ours)}.json", {}, 60)
@@ -384,7 +384,7 @@ def _break_unless(left: list[float], *_calls: object) -> Any:
 
 
 def test_k3_k4_rows_stand_beside_the_batch_invariant_kernels_of_engines(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Called as the engines call them; of what an engine lacks, and beside a CPU's operands, there is none."""
+    """The engines' kernels are called as the engines do; none is used if an engine lacks it, or for CPU operands."""
     asked: list[Any] = []
 
     def note(name: str) -> Any:
@@ -411,14 +411,14 @@ def test_k3_k4_rows_stand_beside_the_batch_invariant_kernels_of_engines(monkeypa
 
 
 def test_the_table_of_the_docs_is_that_of_the_reports() -> None:
-    """What docs/kernels.md says was measured is what the reports beside the benchmark hold."""
+    """The figures in docs/kernels.md equal those in the reports beside the benchmark."""
     table = load("table")
     text = (BENCH.parents[1] / "docs" / "kernels.md").read_text()
     assert table.make_table(table.load_runs(table.RESULTS)) in text
 
 
 def test_k8_a_decoded_token_took_at_most_a_tenth_longer_on_each_gpu() -> None:
-    """As the reports say: beside torch's own operations in a CUDA graph, at each batch and length of the benchmark."""
+    """The reports compare it with torch's own operations in a CUDA graph, for each batch and length benchmarked."""
     table = load("table")
     runs = table.load_runs(table.RESULTS)
     assert runs, "no GPU has measured anything"

@@ -1,4 +1,4 @@
-"""Certificates: they say what was tried, catch what varies, and never pass without a control that was caught."""
+"""Certificates state what was tried, detect kernels that vary, and never pass without a detected control."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SMALL = Extent((1, 2, 3, 16, 17), 3, 2)
 
 
 def make(op: str = "matmul", shape: str = "24x96", dtype: torch.dtype = torch.float32) -> dict[str, Any]:
-    """A small certificate of the CPU."""
+    """A small certificate for the CPU."""
     return certify.certify(op, shape, dtype, "cpu", SMALL)
 
 
@@ -49,9 +49,9 @@ def make(op: str = "matmul", shape: str = "24x96", dtype: torch.dtype = torch.fl
     ids=lambda value: str(value),
 )
 def test_k9_operations_are_certified_on_the_cpu(op: str, shape: str, dtype: torch.dtype) -> None:
-    """Every size, place, layout and hostile neighbour: no difference, within the limit of ulps.
+    """Every size, place, layout and hostile neighbour is tried: no difference, within the limit of ulps.
 
-    A pass where the same trials caught what varies; in half precision most of these few elements round alike.
+    It passes if the same trials caught a kernel that varies; in half precision most of these few elements round alike.
     """
     found = make(op, shape, dtype)
     assert (found["differences"], found["first_differences"]) == (0, [])
@@ -71,13 +71,13 @@ def test_k9_operations_are_certified_on_the_cpu(op: str, shape: str, dtype: torc
     ids=lambda value: str(value),
 )  # fmt: skip
 def test_k9_what_varies_is_caught_in_half_precision(op: str, shape: str) -> None:
-    """Rounding to bf16 hides most of what another order changes, and not all of it: the certificates are proofs."""
+    """Rounding to bf16 hides most effects of another order, but not all, so the certificates are meaningful."""
     found = certify.certify(op, shape, torch.bfloat16, "cpu", certify.QUICK)
     assert found["verdict"] == "passed", found["control"]
 
 
 def test_k5_attention_of_a_prefill_is_a_form_of_decode() -> None:
-    """Not vacuous: rows see other numbers of keys, some more than a prefill of this size; and the form can fail."""
+    """The trial is meaningful: rows see various numbers of keys, some more than such a prefill has; and it can fail."""
     subject = subjects.find("attention", "4x2x16x96")
     generator = torch.Generator().manual_seed(0)
     x, k, v = (torch.randn(shape, generator=generator) for shape in ((20, 64), (96, 2, 16), (96, 2, 16)))
@@ -91,7 +91,7 @@ def test_k5_attention_of_a_prefill_is_a_form_of_decode() -> None:
 
 
 def test_k9_certificate_names_all_that_it_holds_for() -> None:
-    """Operation, shape, dtype, device, threads, versions, the plan and its hash, and all that was tried."""
+    """A certificate states operation, shape, dtype, device, threads, versions, plan, its hash, and everything tried."""
     found = make()
     plan = plan_matmul(24, 96, "float32", CPU)
     assert (found["op"], found["shape"], found["dtype"], found["arch"]) == ("matmul", "24x96", "float32", "cpu")
@@ -99,7 +99,7 @@ def test_k9_certificate_names_all_that_it_holds_for() -> None:
     assert found["threads"] == 2
     assert found["versions"]["torch"] == torch.__version__
     tried = found["tried"]
-    # 30 places of one row, 3 of each of 4 sizes, 3 sizes around each of 2 hostile rows, another order, again
+    # 30 places of one row, 3 of each of 4 sizes, 3 sizes around each of 2 hostile rows, another order, a repetition
     assert tried["trials"] == 30 + 4 * 3 + 2 * 3 + 2
     assert (tried["every_size_to"], tried["other_sizes"]) == (3, [16, 17])
     assert json.loads(json.dumps(found)) == found
@@ -115,7 +115,7 @@ def test_k9_stock_product_is_caught_in_the_same_run() -> None:
 
 
 def test_k9_kernel_that_sees_its_neighbours_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel whose sum depends on its batch is found out, and whoever requires the certificate is told."""
+    """A kernel whose sum depends on its batch is detected, and code that requires the certificate gets an error."""
     honest = subjects.find("matmul", "24x96")
     varies = honest._replace(ours=subjects.plant(honest.ours))
     monkeypatch.setattr(subjects, "find", lambda op, shape: varies)
@@ -129,7 +129,7 @@ def test_k9_kernel_that_sees_its_neighbours_fails(monkeypatch: pytest.MonkeyPatc
 
 
 def test_k9_inaccurate_kernel_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A result that is always the same, and wrong, is no pass."""
+    """A result that is always the same but wrong does not pass."""
     honest = subjects.find("mean", "96")
     wrong = honest._replace(ours=lambda x: honest.ours(x) * 1.05)
     monkeypatch.setattr(subjects, "find", lambda op, shape: wrong)
@@ -139,7 +139,7 @@ def test_k9_inaccurate_kernel_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_k9_product_in_tf32_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A product whose operands lose 13 bits, as those of TF32 do, is no product in fp32."""
+    """A product whose operands lose 13 bits, as in TF32, is not an fp32 product."""
     honest = subjects.find("matmul", "24x512")
 
     def narrow(x: Tensor) -> Tensor:
@@ -154,7 +154,7 @@ def test_k9_product_in_tf32_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_k9_certificate_without_a_caught_control_is_inconclusive(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trials that find nothing in what varies prove nothing: never `passed`."""
+    """Trials that find nothing in a kernel that varies prove nothing, so they never give `passed`."""
     honest = subjects.find("matmul", "24x96")
     same = honest._replace(stock=honest.ours, exact=honest.stock, varies=None)
     monkeypatch.setattr(subjects, "find", lambda op, shape: same)
@@ -169,7 +169,7 @@ def test_k9_certificate_without_a_caught_control_is_inconclusive(monkeypatch: py
 def test_command_says_by_its_status_whether_it_is_a_proof(
     stock: str, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """0 for a pass, 3 where the control found nothing."""
+    """The status is 0 for a pass, and 3 if the control found nothing."""
     honest = subjects.find("mean", "8")
     by = honest._replace(
         stock=subjects.plant(honest.ours) if stock == "planted" else honest.ours,
@@ -183,7 +183,7 @@ def test_command_says_by_its_status_whether_it_is_a_proof(
 
 
 def test_k9_a_kernel_that_counts_its_rows_is_a_control(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where torch's own kernel does not vary: the certificate says so, and by what the trials were shown to work."""
+    """If torch's own kernel does not vary, the certificate says so, and names the control that was caught instead."""
     honest = subjects.find("mean", "96")
     same = honest._replace(stock=honest.ours, exact=lambda x: torch.mean(x, -1))
     monkeypatch.setattr(subjects, "find", lambda op, shape: same)
@@ -193,21 +193,21 @@ def test_k9_a_kernel_that_counts_its_rows_is_a_control(monkeypatch: pytest.Monke
 
 
 def test_k9_bits_are_compared_not_values() -> None:
-    """NaN is the same as itself, and −0 is another result than 0."""
+    """NaN equals itself, and −0 differs from 0."""
     nan = torch.tensor([float("nan")])
     assert certify._is_same(nan, nan.clone())
     assert not certify._is_same(torch.tensor([0.0]), torch.tensor([-0.0]))
 
 
 def test_k9_full_extent_has_every_size_to_512() -> None:
-    """What a GPU is certified with: 1 … 512 and around the tiles' sizes up to 2048, at every place of one row."""
+    """A GPU is certified for 1 … 512 and around tile sizes up to 2048, at every place of one row."""
     assert FULL.sizes[:512] == tuple(range(1, 513))
     assert {1023, 1024, 1025, 2046, 2048} <= set(FULL.sizes)
     assert sum(1 for size, _ in certify._places(FULL) if size == 1) == FULL.rows
 
 
 def test_k9_every_size_at_every_offset() -> None:
-    """Asked for so, no place is left out: each row begins a part of each size that has room behind it."""
+    """If requested, no place is left out: each row begins a part of each size that fits after it."""
     extent = Extent(tuple(range(1, 41)), None, 2)
     places = list(certify._places(extent))
     assert len(places) == len(set(places)) == sum(extent.rows - size + 1 for size in range(1, 41))
@@ -219,7 +219,7 @@ def test_k9_every_size_at_every_offset() -> None:
 
 
 def test_command_writes_certificates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One certificate a shape in the file, one line a shape on standard error, exit status 0."""
+    """The file has one certificate per shape, standard error one line per shape; the exit status is 0."""
     out = tmp_path / "certificates.json"
     shapes = ["256x1024", "1024x256"]
     command = ["certify", "--op", "matmul", "--shapes", *shapes, "--dtype", "fp32", "--device", "cpu", "--quick"]
@@ -229,7 +229,7 @@ def test_command_writes_certificates(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_command_refuses_what_cannot_be_certified(capsys: pytest.CaptureFixture[str]) -> None:
-    """A shape with another number of sizes, and an unknown command."""
+    """A shape with another number of sizes, or an unknown command, is refused."""
     assert main(["certify", "--op", "matmul", "--shapes", "64", "--device", "cpu"]) == 2
     assert "shape '64' is none; write N x K as 4096x4096" in capsys.readouterr().err
     assert main(["certified"]) == 2
@@ -247,7 +247,7 @@ def test_command_refuses_what_cannot_be_certified(capsys: pytest.CaptureFixture[
 
 
 def test_k7_groups_of_a_certificate_have_other_sizes_in_every_batch() -> None:
-    """Not vacuous: every expert has rows, and a part of a batch has other groups than the whole."""
+    """The trial is meaningful: every expert has rows, and a part of a batch has other groups than the whole."""
     subject = subjects.find("grouped_mm", "3x8x16")
     x = torch.randn(40, 16, generator=torch.Generator().manual_seed(0))
     w = torch.stack([torch.full((8, 16), float(e + 1)) for e in range(3)])
@@ -259,7 +259,7 @@ def test_k7_groups_of_a_certificate_have_other_sizes_in_every_batch() -> None:
 
 
 def test_planted_kernel_differs_by_one_bit_in_even_batches() -> None:
-    """What the control relies on, in every dtype."""
+    """The control relies on this difference, in every dtype."""
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         x = torch.ones(2, 3, dtype=dtype)
 

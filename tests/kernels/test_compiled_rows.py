@@ -1,4 +1,4 @@
-"""What the operations over rows compile to: one machine code for every batch, one order in kernels that must agree."""
+"""Compiled operations over rows: one binary for every batch, one order in kernels that must agree."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COMPILE_TIMEOUT_S = 300
 
 @pytest.fixture(scope="module")
 def compiled() -> dict[str, Any]:
-    """What `compiled_rows` found, in a process that compiles."""
+    """The result of `compiled_rows`, from a process that compiles."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment["PYTHONPATH"] = os.pathsep.join(sys.path)
     done = subprocess.run(
@@ -32,20 +32,20 @@ def compiled() -> dict[str, Any]:
 
 
 def test_k9_one_machine_code_serves_every_batch(compiled: dict[str, Any]) -> None:
-    """1 to 129 rows, from aligned and unaligned places of a batch, odd widths too: no sum is compiled anew."""
+    """1 to 129 rows, from aligned and unaligned places, with odd widths too: no sum is compiled again."""
     counts = compiled["specialisations"]
     ours = {name: count for name, count in counts.items() if not name.startswith("unaligned")}
     assert ours == dict.fromkeys(ours, 1)
 
 
 def test_k9_code_that_depends_on_an_address_is_caught(compiled: dict[str, Any]) -> None:
-    """Negative control: the same kernel started on rows as they lie is compiled twice where rows are not aligned."""
+    """Negative control: without alignment of its rows the same kernel is compiled twice."""
     counts = compiled["specialisations"]
     assert counts["unaligned_mean 101"] == 2
 
 
 def test_k9_kernels_that_must_agree_add_up_alike(compiled: dict[str, Any]) -> None:
-    """A norm with and without residual, log_softmax and its gathered places: one layout of every sum, at each width."""
+    """A norm with and without residual, and log_softmax with and without gathering, have one sum layout per width."""
     for name, (one, other) in compiled["reductions"].items():
         assert one == other, name
         assert one, name

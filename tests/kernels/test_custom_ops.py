@@ -1,4 +1,4 @@
-"""Our operations for graphs: opaque to compilers, shaped as aten's, and what runs in compiled code."""
+"""Our operations for graphs: opaque to compilers, shaped like aten's, and used in compiled code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spanreplay_kernels.switch.custom_ops import TWINS, attention, combine, mask
 from spanreplay_kernels.switch.mode import invariant
 from spanreplay_kernels.switch.registry import engaged, overridden
 
-# What torch says of torch while it imports its compiler
+# Warnings of torch about torch while it imports its compiler
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
 X8 = normal(32, 32, dtype=torch.float32)
 X, W = normal(6, 24, dtype=torch.float32), normal(24, 8, dtype=torch.float32, seed=1)
@@ -55,7 +55,7 @@ SAMPLES: dict[str, tuple[Any, ...]] = {
 
 
 class Layers(nn.Module):
-    """What a model is made of: products, norms, an activation, attention and a softmax."""
+    """The parts of a model: products, norms, an activation, attention and a softmax."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ def test_k10_twins_are_what_they_stand_for(name: str) -> None:
     for ours, theirs in zip(_all(twin), _all(override), strict=True):
         assert torch.equal(ours, theirs)
         assert ours.is_contiguous()
-    # torch's check of a schema multiplies operands, which its CPU cannot in fp8
+    # torch's check of a schema multiplies operands, which its CPU cannot do in fp8
     checks = ("test_faketensor",) if name == "_scaled_mm" else ("test_schema", "test_faketensor")
     torch.library.opcheck(TWINS[name], SAMPLES[name], test_utils=checks)
 
@@ -106,12 +106,12 @@ def _all(result: Any) -> tuple[Tensor, ...]:
 
 
 def test_every_functional_override_has_a_twin() -> None:
-    """Nothing that is ours in eager code is the compiler's own in a graph."""
+    """Every operation that is ours in eager code is also ours in a graph."""
     assert set(TWINS) == {name for name in overridden("CPU") if not name.endswith(("_", "out"))}
 
 
 def test_k9_attention_operations_are_checked_by_torch() -> None:
-    """Schema and shapes of the two that aten has no name for."""
+    """Schema and shapes of the two operations that aten lacks are checked."""
     x, ends = X.view(6, 2, 12), torch.tensor([0, 2, 6], dtype=torch.int32)
     torch.library.opcheck(attention, (x, x, x, ends, ends), test_utils=("test_schema", "test_faketensor"))
     batch = X.view(1, 2, 3, 24)
@@ -122,7 +122,7 @@ def test_k9_attention_operations_are_checked_by_torch() -> None:
 
 
 def test_k9_operations_of_fp8_and_of_slots_have_the_shapes_they_say() -> None:
-    """Of those that aten has no name for either: what a compiler is told is what comes."""
+    """For more operations that aten lacks, the shapes announced to a compiler match the results."""
     ids, weights = torch.tensor([[1, 0], [2, 1], [0, 2]]), torch.rand(3, 2)
     q, scale = X8.to(torch.float8_e4m3fn), torch.rand(32, 1)
     checks = ("test_faketensor",)
@@ -135,7 +135,7 @@ def test_k9_operations_of_fp8_and_of_slots_have_the_shapes_they_say() -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_k10_compiled_code_keeps_ours(backend: str) -> None:
-    """Under torch.compile a row has its bits in every batch, by our kernels, up to rounding as in eager code."""
+    """Under torch.compile a row has the same bits in every batch, by our kernels, and eager results up to rounding."""
     model, x = Layers().eval(), normal(64, 2048, dtype=torch.float32)
     expected = model(x).detach()
     compiled = compile_model(model, backend=backend, dynamic=True)
@@ -147,7 +147,7 @@ def test_k10_compiled_code_keeps_ours(backend: str) -> None:
 
 
 def test_k10_stock_compiled_code_is_caught_by_the_same_check() -> None:
-    """Negative control: what torch.compile makes by itself does not pass, and with the switch on it does."""
+    """Negative control: torch.compile alone does not pass, and with the switch on it does."""
     model, x = Layers().eval(), normal(64, 2048, dtype=torch.float32)
     stock = torch.compile(model, backend="inductor", dynamic=True)
     with torch.inference_mode():
@@ -159,21 +159,21 @@ def test_k10_stock_compiled_code_is_caught_by_the_same_check() -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_k10_a_graph_with_an_uncovered_operation_is_refused(backend: str) -> None:
-    """By name, when it is compiled."""
+    """Such a graph is refused by name, at compile time."""
     compiled = compile_model(lambda x: (x * 2).cumsum(-1), backend=backend)
     with torch.inference_mode(), pytest.raises(Exception, match=r"cumsum.* is not covered") as caught:
         compiled(X)
-    # torch wraps what a backend raises
+    # torch wraps an exception of a backend
     assert isinstance(getattr(caught.value, "inner_exception", None), UncoveredOp)
 
 
 def test_k10_integers_stay_with_the_compiler() -> None:
-    """Positions are counted by whoever counts them."""
+    """Integer operations, such as counting positions, are left to the compiler."""
     compiled = compile_model(lambda mask: mask.cumsum(-1) - 1, backend="aot_eager")
     assert compiled(torch.ones(2, 3, dtype=torch.int64)).tolist() == [[0, 1, 2]] * 2
 
 
 def test_k10_an_unknown_backend_is_refused() -> None:
-    """A backend that has not been shown to keep ours is not tried."""
+    """A backend that was not shown to keep our operations is refused."""
     with pytest.raises(UnsupportedInput, match="'cudagraphs' is unknown"):
         compile_model(nn.Identity(), backend="cudagraphs")

@@ -1,4 +1,4 @@
-"""The demonstration: it counts answers by their bits, and fails where ours are not one."""
+"""The demonstration counts answers by their bits, and fails if ours differ."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spanreplay_kernels.demo import KINDS, Answer, answers, crowd_of, distinct_s
 from spanreplay_kernels.engines.transformers import enable
 
 SMALL = ["--copies", "8", "--neighbours", "8", "--new-tokens", "8"]
-"""So many that the text changes on every processor: of 4 requests it did not on each."""
+"""Enough that the text changes on every processor; with 4 requests it did not on each."""
 
 
 def test_k11_answers_differ_by_a_bit_of_a_probability() -> None:
@@ -21,7 +21,7 @@ def test_k11_answers_differ_by_a_bit_of_a_probability() -> None:
 
 
 def test_k11_demonstration_counts_one_answer_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Both kinds of model, a picture, success; torch's kernels change the text, ours not a bit."""
+    """Both kinds of model give a picture and succeed; torch's kernels change the text, ours not a bit."""
     picture = tmp_path / "curves.svg"
     assert main([*SMALL, "--picture", str(picture)]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -38,7 +38,7 @@ def test_k11_demonstration_counts_one_answer_and_draws(tmp_path: Path, capsys: p
 
 @pytest.mark.slow
 def test_k8_a_thousand_identical_requests_have_one_answer() -> None:
-    """Among 200 random ones, under continuous batching: one answer by bits; torch's kernels give several."""
+    """Among 200 random requests, under continuous batching, it is one bitwise; torch's kernels give several."""
     wanted, crowd = crowd_of(1000, 200)
     model = tiny_model(KINDS[0])
     with enable(model):
@@ -49,7 +49,7 @@ def test_k8_a_thousand_identical_requests_have_one_answer() -> None:
 
 
 def test_k11_demonstration_fails_where_answers_differ(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Negative control: two answers of ours are a failure."""
+    """Negative control: two different answers of ours are a failure."""
     found = iter(Answer((n,), (0.0,)) for n in range(100))
     monkeypatch.setattr(demo, "answers", lambda *_args, **_options: [next(found)])
     assert main(SMALL) == 1

@@ -1,4 +1,4 @@
-"""What the kernels raise."""
+"""Errors of the kernels."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ from spanreplay_kernels.errors import KernelError, NotInvariant, UncoveredOp, Un
     ids=lambda error: type(error).__name__,
 )
 def test_errors_come_out_of_a_process_as_they_were(error: KernelError) -> None:
-    """An engine's worker, or a pool that compiles, hands them to its parent."""
-    found = copy.copy(error)  # as a pickle does
+    """An engine's worker, or a pool that compiles, passes them to its parent."""
+    found = copy.copy(error)  # as pickling does
     assert (type(found), str(found), vars(found)) == (type(error), str(error), vars(error))

@@ -1,4 +1,4 @@
-"""The switch: within it a model's own calls give a row its bits in every batch; behind it all is as it was."""
+"""The switch: inside it a model's own calls give a row the same bits in every batch; afterwards all is as before."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def state_of_aten() -> dict[str, str]:
-    """What torch's dispatcher holds of every overload that we override, with the place of each registration."""
+    """The dispatcher's registrations for every overload that we override, with their places."""
     return {name: torch._C._dispatch_dump(f"aten::{name}") for name in overridden("CPU")}
 
 
@@ -61,7 +61,7 @@ def products() -> dict[str, Callable[[Tensor], Tensor]]:
 
 @pytest.mark.parametrize("name", products())
 def test_k10_products_have_their_bits_in_every_batch(name: str) -> None:
-    """However a product is written, a row of it does not depend on the others, and is the product."""
+    """However a product is written, its rows don't depend on each other, and it is correct."""
     x, function = normal(64, 2048, dtype=torch.float32), products()[name]
     stock = function(x)
     with torch.inference_mode(), invariant():
@@ -72,7 +72,7 @@ def test_k10_products_have_their_bits_in_every_batch(name: str) -> None:
 
 @pytest.mark.parametrize("group", [None, 128], ids=["rows", "blocks"])
 def test_k10_products_of_fp8_have_their_bits_in_every_batch(group: int | None) -> None:
-    """As quantised layers call them, with a scale of each token; one of all tokens is refused by name."""
+    """As called by quantised layers, with a scale per token; one scale for all tokens is refused by name."""
     x = normal(64, 2048, dtype=torch.bfloat16)
     w, w_scale = quantize_weight(normal(2048, 96, dtype=torch.bfloat16, seed=1), group)
 
@@ -114,7 +114,7 @@ REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_k10_reductions_of_rows_are_ours(name: str) -> None:
-    """By aten's names: in every batch the same bits, and up to rounding aten's values."""
+    """Under aten's names they have the same bits in every batch, and aten's values up to rounding."""
     function = REDUCTIONS[name]
     for dtype in DTYPES:
         x = normal(64, 161, dtype=dtype)
@@ -128,7 +128,7 @@ def test_k10_reductions_of_rows_are_ours(name: str) -> None:
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
 def test_k11_activations_are_each_elements_own(dtype: torch.dtype, threads: int) -> None:
-    """An element has one value at every place of tensors of every size, on any number of threads."""
+    """An element has the same value at any place in tensors of any size, with any number of threads."""
     torch.set_num_threads(threads)
     x = normal(35_000, dtype=dtype) * 3
     with torch.inference_mode(), invariant():
@@ -141,7 +141,7 @@ def test_k11_activations_are_each_elements_own(dtype: torch.dtype, threads: int)
 
 
 def test_k11_stock_activations_are_caught_by_the_same_check() -> None:
-    """Negative control: torch computes the last elements of a tensor in another way than the same ones in its midst."""
+    """Negative control: torch computes the last elements of a tensor differently from the same ones in its middle."""
     x = normal(35_000, dtype=torch.float32) * 3
     changed = [f for f in ACTIVATIONS.values() if any(not torch.equal(f(x[:n]), f(x)[:n]) for n in SIZES)]
     assert changed
@@ -157,7 +157,7 @@ def test_k10_activations_are_what_they_are_called() -> None:
 
 
 def test_k10_nests_and_restores_originals_by_identity() -> None:
-    """Only the last exit puts aten's kernels back, and then the dispatcher holds what it held."""
+    """Only the last exit restores aten's kernels, and then the dispatcher is as before."""
     before = state_of_aten()
     with invariant():
         with invariant():
@@ -169,7 +169,7 @@ def test_k10_nests_and_restores_originals_by_identity() -> None:
 
 
 def test_k10_an_exception_restores_too() -> None:
-    """The user's own exception comes through unchanged, and nothing stays overridden."""
+    """The user's own exception passes unchanged, and nothing stays overridden."""
     before, error = state_of_aten(), RuntimeError("the user's own")
     with pytest.raises(RuntimeError, match="the user's own") as caught, invariant(), invariant():
         raise error
@@ -204,7 +204,7 @@ def test_k10_other_threads_compute_with_ours_until_the_last_leaves() -> None:
 
 
 def test_k10_reduced_precision_is_off_and_comes_back() -> None:
-    """TF32 and half-precision sums are off within, and as the user had them behind."""
+    """TF32 and half-precision sums are off inside, and as the user had set them afterwards."""
     matmul = torch.backends.cuda.matmul
     stock = matmul.fp32_precision
     matmul.fp32_precision = "tf32"
@@ -219,7 +219,7 @@ def test_k10_reduced_precision_is_off_and_comes_back() -> None:
 
 
 def test_k10_the_dispatchers_warning_stays_away() -> None:
-    """A user who asks for overridden kernels is not warned that kernels are overridden."""
+    """The dispatcher does not warn about overridden kernels that the user asked for."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with invariant():
@@ -228,7 +228,7 @@ def test_k10_the_dispatchers_warning_stays_away() -> None:
 
 
 def test_k10_a_gradient_is_refused_by_name() -> None:
-    """Forward only: no gradient whose sums nobody has put in order."""
+    """Only forward passes are supported, since the order of a gradient's sums is not fixed."""
     layer = torch.nn.Linear(8, 4)
     with invariant():
         with pytest.raises(UnsupportedInput, match=r"addmm: a gradient is required.*inference_mode"):
@@ -238,7 +238,7 @@ def test_k10_a_gradient_is_refused_by_name() -> None:
 
 
 def test_k10_counts_begin_anew() -> None:
-    """What ran before the switch was turned on is no proof of anything."""
+    """Operations that ran before the switch was turned on don't count."""
     x = normal(3, 64, dtype=torch.float32)
     for _ in range(2):
         with invariant():
@@ -248,7 +248,7 @@ def test_k10_counts_begin_anew() -> None:
 
 
 def test_k9_ties_keep_their_order() -> None:
-    """The first of equal values is the first of the largest, whatever algorithm the size would choose."""
+    """The first of equal values is the first of the largest, whichever algorithm the size would select."""
     x = torch.tensor([1.0, 3.0, 2.0, 3.0, 2.0, 3.0]).repeat(3, 50)
     with invariant():
         values, indices = torch.topk(x, 4)
@@ -261,7 +261,7 @@ def test_k9_ties_keep_their_order() -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("order", [0, 1, 2, math.inf])
 def test_k10_norms_of_rows_do_not_depend_on_the_batch(dtype: torch.dtype, order: float) -> None:
-    """Every way in which torch spells it: a row's norm is its own, and that of fp64 within a rounding."""
+    """For every spelling in torch, a row's norm depends on that row alone, and equals fp64 within a rounding."""
     x = normal(97, 1003, dtype=dtype)
     spelt: tuple[Callable[[Tensor], Tensor], ...] = (
         lambda each: torch.linalg.vector_norm(each, order, -1),
@@ -282,7 +282,7 @@ def test_k10_norms_of_rows_do_not_depend_on_the_batch(dtype: torch.dtype, order:
 
 
 def test_k10_norms_without_a_kernel_are_refused() -> None:
-    """Of another power, and of fp64: by name."""
+    """Norms of another power, and in fp64, are refused by name."""
     x = normal(4, 8, dtype=torch.float32)
     with invariant():
         for refused, order in ((x, 3.0), (x.double(), 2.0)):
@@ -292,7 +292,7 @@ def test_k10_norms_without_a_kernel_are_refused() -> None:
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_k10_what_has_no_kernel_is_refused_without_an_audit(name: str) -> None:
-    """Products into another dtype, newer products of fp8, older spellings of norms: none varies in silence."""
+    """Products into another dtype, newer fp8 products, older spellings of norms: none varies silently."""
     base, _, overload = name.partition(".")
     operation = getattr(getattr(torch.ops.aten, base), overload or "default")
     x = normal(4, 4, dtype=torch.bfloat16)
@@ -309,7 +309,7 @@ def test_k10_what_has_no_kernel_is_refused_without_an_audit(name: str) -> None:
 
 
 def test_integers_and_empty_tensors_stay_with_aten() -> None:
-    """Where there is no order to fix, torch's own results come back."""
+    """Where no order matters, torch's own results are returned."""
     with invariant():
         ones = torch.ones(3, 4, dtype=torch.int64)
         assert torch.equal(ones @ ones.t(), torch.full((3, 3), 4))
@@ -321,7 +321,7 @@ def test_integers_and_empty_tensors_stay_with_aten() -> None:
 
 
 def test_k10_the_dispatcher_takes_overrides_for_cuda() -> None:
-    """Each overload can be registered on a GPU's key too, and taken back; whether it runs there, a GPU has to show."""
+    """Each overload can be registered on the CUDA key and removed again; only a GPU can show that it runs."""
     before = {name: torch._C._dispatch_dump(f"aten::{name}") for name in OVERRIDES}
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
@@ -340,7 +340,7 @@ def test_every_override_is_an_overload_of_aten() -> None:
 
 
 def test_public_names_are_these() -> None:
-    """The names that users import from the package itself."""
+    """Names that users import from the package itself."""
     import spanreplay_kernels
 
     assert spanreplay_kernels.__all__ == ["compile_model", "engaged", "invariant", "is_invariant"]

@@ -1,4 +1,4 @@
-"""Masks: which sequence a query belongs to and where that starts, or a refusal."""
+"""Masks: the sequence that a query belongs to and its start, or a refusal."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from spanreplay_kernels.switch.registry import engaged
 
 
 def causal_mask(keys: int, queries: int, padding: tuple[int, ...], window: int | None = None) -> Tensor:
-    """(B, 1, queries, keys): rows padded on the left by so many; the queries are the last."""
+    """(B, 1, queries, keys): rows padded on the left by these numbers; the queries are the last positions."""
     at, key = torch.arange(keys - queries, keys)[:, None], torch.arange(keys)[None]
     seen = (key <= at) if window is None else (key <= at) & (key > at - window)
     return torch.stack([(seen & (key >= pad))[None] for pad in padding])
 
 
 def as_scores(mask: Tensor) -> Tensor:
-    """The same mask as what is added to scores."""
+    """The same mask as an addend to scores."""
     return torch.zeros(mask.shape).masked_fill(~mask, torch.finfo(torch.float32).min)
 
 
 @pytest.mark.parametrize("window", [None, 3], ids=["full", "window"])
 @pytest.mark.parametrize("queries", [9, 4, 1], ids=["prefill", "chunk", "decode"])
 def test_k9_padding_is_read_off_the_mask(queries: int, window: int | None) -> None:
-    """Each row's first key, its end and how many of its queries are its own."""
+    """Each row's first key, its end and its number of own queries are derived."""
     mask = causal_mask(9, queries, (0, 3, 6), window)
     for each in (mask, as_scores(mask)):
         spans, causal = spans_of(each, batch=3, window=window)
@@ -42,7 +42,7 @@ def test_k9_padding_is_read_off_the_mask(queries: int, window: int | None) -> No
 
 @pytest.mark.parametrize("queries", [9, 4, 1], ids=["prefill", "chunk", "decode"])
 def test_k9_padding_changes_nothing(queries: int) -> None:
-    """A row padded by its neighbours' length has the bits that it has alone."""
+    """A row padded to its neighbours' length has the same bits as alone."""
     q, k, v = (normal(3, 4, n, 16, dtype=torch.float32, seed=s) for s, n in enumerate((queries, 9, 9)))
     together = masked_attention(q, k, v, causal_mask(9, queries, (0, 3, 6)), causal=True)
     for row, pad in enumerate((0, 3, 6)):
@@ -53,7 +53,7 @@ def test_k9_padding_changes_nothing(queries: int) -> None:
 
 
 def test_k9_values_are_those_of_torch() -> None:
-    """scaled_dot_product_attention by aten's name: causal, masked, bidirectional, grouped heads."""
+    """scaled_dot_product_attention under aten's name: causal, masked, bidirectional, grouped heads."""
     q, k, v = (normal(2, h, 5, 16, dtype=torch.float32, seed=h) for h in (4, 2, 2))
     k, v = torch.cat([k, k * 2], 2), torch.cat([v, v * 2], 2)
     calls = [
@@ -72,7 +72,7 @@ def test_k9_values_are_those_of_torch() -> None:
 
 
 def test_k9_other_masks_are_refused() -> None:
-    """Biases, masks of single heads, holes and padding on the right: no order was planned for them."""
+    """Biases, masks per head, holes and padding on the right have no planned order."""
     causal = causal_mask(6, 6, (0, 0))
     hole = causal.clone()
     hole[..., 2] = False
@@ -89,7 +89,7 @@ def test_k9_other_masks_are_refused() -> None:
 
 
 def test_k9_dropout_and_too_many_queries_are_refused() -> None:
-    """What aten would do with them, ours does not."""
+    """aten supports these, ours does not."""
     q = normal(1, 2, 5, 8, dtype=torch.float32)
     with torch.inference_mode(), invariant():
         with pytest.raises(UnsupportedInput, match="no dropout"):
@@ -99,7 +99,7 @@ def test_k9_dropout_and_too_many_queries_are_refused() -> None:
 
 
 def test_k9_no_rows_give_no_rows() -> None:
-    """An empty batch is a batch."""
+    """An empty batch is valid."""
     q = torch.empty(0, 2, 5, 8)
     assert masked_attention(q, q, q, causal=True).shape == q.shape
     assert math.prod(masked_attention(q, q, q, causal=False).shape) == 0

@@ -1,4 +1,4 @@
-"""Plans: values that cannot see a batch, the same on every machine."""
+"""Plans: values that don't depend on a batch, the same on every machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spanreplay_kernels.plans.plan import AttentionPlan, MatmulPlan, RowPlan, ha
 
 @pytest.mark.parametrize("kind", [MatmulPlan, RowPlan, AttentionPlan])
 def test_k9_plan_has_no_place_for_the_number_of_rows(kind: type) -> None:
-    """No field could hold M, and a plan cannot be given one later."""
+    """No field of a plan could hold M, and none can be added later."""
     names = {field.name for field in dataclasses.fields(kind)}
     assert not names & {"m", "M", "rows", "tokens", "batch", "batch_size"}
     made = plan("matmul", n=8, k=8, dtype="float32")
@@ -24,7 +24,7 @@ def test_k9_plan_has_no_place_for_the_number_of_rows(kind: type) -> None:
 @pytest.mark.parametrize("arch", [a for a in ARCHS.values() if a is not CPU], ids=lambda a: a.name)
 @pytest.mark.parametrize(("n", "k"), [(1, 1), (4096, 4096), (1024, 4096), (151_936, 4096), (128, 100_000), (37, 1000)])
 def test_k9_segments_cover_k_once(n: int, k: int, arch: Arch) -> None:
-    """Segments are whole blocks, cover K, and none is empty."""
+    """Segments are whole blocks, cover K, and are not empty."""
     made = plan_matmul(n, k, "bfloat16", arch)
     assert made.segment_k % made.block_k == 0
     assert (made.segments - 1) * made.segment_k < k <= made.segments * made.segment_k
@@ -37,7 +37,7 @@ def test_few_columns_are_split_and_many_are_not() -> None:
 
 
 def test_instruction_class_is_the_architectures() -> None:
-    """bf16 goes to the tensor core of the architecture, fp32 never."""
+    """bf16 uses the architecture's tensor core, fp32 never does."""
     for arch in ARCHS.values():
         assert plan_matmul(64, 64, "bfloat16", arch).mma is arch.tensor_core
     assert plan_matmul(64, 64, "float32", ARCHS["sm_90"]).mma is Mma.FMA
@@ -55,14 +55,14 @@ def test_k3_rows_are_read_once_where_registers_hold_them(arch: Arch) -> None:
 
 
 def test_hash_names_the_order_of_additions() -> None:
-    """Equal plans, equal hash, in any order; another block, another hash."""
+    """Equal plans have equal hashes, in any order; another block gives another hash."""
     a, b = plan("matmul", n=8, k=64, dtype="bfloat16"), plan("mean", width=64, dtype="float32")
     assert hash_plans(a, b) == hash_plans(b, a)
     assert hash_plans(a) != hash_plans(b)
 
 
 def test_unknown_plans_are_refused() -> None:
-    """What has no plan is refused by name."""
+    """An operation without a plan is refused by name."""
     with pytest.raises(UnsupportedInput, match="conv2d: no plan"):
         plan("conv2d", dtype="float32")
     with pytest.raises(UnsupportedInput, match="float64 has no plan"):

@@ -46,7 +46,7 @@ PROMPT: Final = "sell 1,000 ACME"
 
 
 def write_model(folder: Path) -> Path:
-    """A tiny model with a tokenizer of bytes, as a directory that a server loads."""
+    """Write a tiny model with a byte tokenizer, as a directory that a server loads."""
     tiny_model(KINDS[0]).save_pretrained(folder)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     words = ["<pad>", "<s>", "</s>", *alphabet]
@@ -68,7 +68,7 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def client(model_folder: Path) -> Iterator[openai.OpenAI]:
-    """OpenAI's client of a server that has come up."""
+    """OpenAI's client for a running server."""
     port = free_port()
     starting = [sys.executable, "-m", "spanreplay_kernels", "serve", str(model_folder), "--port", str(port)]
     starting += ["--device", "cpu", "--threads", "2", "--cache-blocks", "32", "--max-batch-tokens", "128"]
@@ -79,7 +79,7 @@ def client(model_folder: Path) -> Iterator[openai.OpenAI]:
     try:
         found = openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0, timeout=120)
         wait_for(server, server.stderr)
-        reader.start()  # what it says later must not fill the pipe
+        reader.start()  # its later output must not fill the pipe
         yield found
     finally:
         server.terminate()
@@ -90,7 +90,7 @@ def client(model_folder: Path) -> Iterator[openai.OpenAI]:
 
 
 def wait_for(server: subprocess.Popen[str], stderr: IO[str]) -> None:
-    """Until the server says that it is up; fails with what it said if it ends before."""
+    """Wait until the server says that it is up; fail with its output if it ends before."""
     said: list[str] = []
     for line in stderr:
         said.append(line)
@@ -100,7 +100,7 @@ def wait_for(server: subprocess.Popen[str], stderr: IO[str]) -> None:
 
 
 def ask(client: openai.OpenAI, folder: Path, prompt: str, **options: Any) -> tuple[str, str]:
-    """(text, fingerprint) of one answer."""
+    """Return (text, fingerprint) of one answer."""
     raw = client.chat.completions.with_raw_response.create(
         model=str(folder), messages=[{"role": "user", "content": prompt}], max_tokens=8, **options
     )
@@ -110,7 +110,7 @@ def ask(client: openai.OpenAI, folder: Path, prompt: str, **options: Any) -> tup
 
 
 def test_k12_a_request_has_one_text_alone_and_under_load(client: openai.OpenAI, model_folder: Path) -> None:
-    """Two requests alone, then among others of other lengths: the same text and the same fingerprint."""
+    """Two requests have the same text and fingerprint alone and among others of different lengths."""
     alone = ask(client, model_folder, PROMPT)
     crowd = [PROMPT, "a", "long " * 12, PROMPT, "something else", "long " * 7]
     with ThreadPoolExecutor(len(crowd)) as pool:
@@ -121,7 +121,7 @@ def test_k12_a_request_has_one_text_alone_and_under_load(client: openai.OpenAI, 
 
 
 def test_k12_the_header_says_what_the_bits_depend_on(client: openai.OpenAI, model_folder: Path) -> None:
-    """Package, torch, plans, processor, threads, dtype, weights, tensor parallelism; on streams and errors as well."""
+    """Package, torch, plans, processor, threads, dtype, weights and tensor parallelism; on streams and errors too."""
     _, line = ask(client, model_folder, PROMPT)
     parts = dict(part.split("=", 1) for part in line.split("; "))
     assert list(parts) == [
@@ -138,7 +138,7 @@ def test_k12_the_header_says_what_the_bits_depend_on(client: openai.OpenAI, mode
 
 
 def test_k12_a_draw_has_one_text_alone_and_under_load(client: openai.OpenAI, model_folder: Path) -> None:
-    """By temperature, top_p and seed of the request, streamed as well; other seeds have other texts."""
+    """The text is drawn by the request's temperature, top_p and seed, streamed as well; other seeds differ."""
     options: dict[str, Any] = {"temperature": 1, "top_p": 0.9, "seed": 11}
     alone = ask(client, model_folder, PROMPT, **options)
     crowd = [options, {"temperature": 0.5}, {}, {"top_p": 0.5}, options, {**options, "seed": 12}]
@@ -169,14 +169,14 @@ def test_k12_a_draw_has_one_text_alone_and_under_load(client: openai.OpenAI, mod
 def test_k12_what_is_not_done_is_refused(
     client: openai.OpenAI, model_folder: Path, options: dict[str, Any], problem: str
 ) -> None:
-    """By name, with what to do; the fingerprint is on errors too."""
+    """The error names the unsupported feature and a remedy, and has the fingerprint too."""
     with pytest.raises(openai.BadRequestError, match=problem) as caught:
         ask(client, model_folder, PROMPT, **options)
     assert caught.value.response.headers[HEADER].startswith("kernels=")
 
 
 def raw_error(client: openai.OpenAI, route: str, body: object) -> tuple[int, Any, str]:
-    """(status, answer, fingerprint) of a request that OpenAI's client would not let through."""
+    """(status, answer, fingerprint) of a request that OpenAI's client would not send."""
     answer = httpx2.post(f"{client.base_url}{route}", json=body, timeout=120)
     return answer.status_code, answer.json(), answer.headers.get(HEADER, "")
 
@@ -225,7 +225,7 @@ REFUSED: Final[dict[str, tuple[str, Any, str]]] = {
 def test_k12_a_bad_request_is_400_in_openais_shape(
     client: openai.OpenAI, model_folder: Path, route: str, body: Any, param: str
 ) -> None:
-    """Never 500, never an answer that leaves a part of the request out; streamed and not, with the fingerprint."""
+    """A bad request never gives 500, nor a partial answer; streamed or not, with the fingerprint."""
     for asked in [body] if isinstance(body, list) else [body, {"stream": True, **body}]:
         named = {"model": str(model_folder), **asked} if isinstance(asked, dict) else asked
         status, answer, line = raw_error(client, route, named)
@@ -240,7 +240,7 @@ def test_k12_a_bad_request_is_400_in_openais_shape(
 
 
 def test_k12_fields_that_ask_for_nothing_are_taken(client: openai.OpenAI, model_folder: Path) -> None:
-    """What clients send by default changes no answer."""
+    """Values that clients send by default change no answer."""
     alone = ask(client, model_folder, PROMPT)
     options: dict[str, Any] = {
         "n": 1, "presence_penalty": 0, "frequency_penalty": 0.0, "logit_bias": {}, "logprobs": False, "user": "u",
@@ -250,7 +250,7 @@ def test_k12_fields_that_ask_for_nothing_are_taken(client: openai.OpenAI, model_
 
 
 def test_k12_the_one_model_is_listed_first(client: openai.OpenAI, model_folder: Path, tmp_path: Path) -> None:
-    """Without a hub's cache too, under the name that requests give."""
+    """The model is listed without a hub's cache too, under the name that requests use."""
     assert [model.id for model in client.models.list()] == [str(model_folder)]
     assert client.models.retrieve(str(model_folder)).object == "model"
     with pytest.raises(openai.NotFoundError, match="one model"):
@@ -258,7 +258,7 @@ def test_k12_the_one_model_is_listed_first(client: openai.OpenAI, model_folder: 
 
 
 def test_k12_answers_state_a_system_fingerprint(client: openai.OpenAI, model_folder: Path) -> None:
-    """Of plan and line, the same in answers, streams and legacy completions."""
+    """The fingerprint is made of plan and line, and is the same in answers, streams and legacy completions."""
     messages: Any = HELLO
     name = str(model_folder)
     raw = client.chat.completions.with_raw_response.create(model=name, messages=messages, max_tokens=2)
@@ -275,7 +275,7 @@ def test_k12_answers_state_a_system_fingerprint(client: openai.OpenAI, model_fol
 
 
 def test_k12_an_answer_of_no_stated_length_ends_with_the_positions(client: openai.OpenAI, model_folder: Path) -> None:
-    """It has the room that its prompt leaves, and says that its length ended it."""
+    """The answer uses the positions that its prompt leaves, and gives `length` as its reason."""
     prompt = "a" * 2040
     answer = client.completions.create(model=str(model_folder), prompt=prompt)
     assert answer.usage is not None
@@ -283,7 +283,7 @@ def test_k12_an_answer_of_no_stated_length_ends_with_the_positions(client: opena
 
 
 def test_k12_another_model_cannot_be_loaded(client: openai.OpenAI) -> None:
-    """What no audit has seen is not served."""
+    """Only a model that was audited is served."""
     with pytest.raises(openai.BadRequestError, match="closed on this server"):
         client.with_options(base_url=str(client.base_url).replace("/v1", "")).post(
             "load_model", cast_to=object, body={}
@@ -291,7 +291,7 @@ def test_k12_another_model_cannot_be_loaded(client: openai.OpenAI) -> None:
 
 
 def test_k12_a_model_that_cannot_be_served_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Before the port is opened, by name, with an exit status of its own."""
+    """Such a model is refused by name before the port is opened, with its own exit status."""
     write_model(tmp_path)
     shape: dict[str, Any] = {"vocab_size": 512, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
     config = MistralConfig(**shape, num_attention_heads=4, num_key_value_heads=2, sliding_window=8)
@@ -301,7 +301,7 @@ def test_k12_a_model_that_cannot_be_served_is_refused(tmp_path: Path, capsys: py
 
 
 def test_k12_fingerprints_tell_models_apart() -> None:
-    """Other shapes have other plans; the same ones have the same line."""
+    """Other shapes have other plans; equal models have the same line."""
     dense, moe = (tiny_model(kind) for kind in KINDS)
     line = fingerprint(dense, engine="e", revision="a")
     assert line == fingerprint(tiny_model(KINDS[0], seed=1), engine="e", revision="a")
@@ -310,7 +310,7 @@ def test_k12_fingerprints_tell_models_apart() -> None:
 
 
 def test_k12_a_long_line_keeps_what_it_tells_apart() -> None:
-    """A recorder keeps 256 characters: what is too long is there as its hash."""
+    """A recorder keeps 256 characters, so a value that is too long is replaced by its hash."""
     dense = tiny_model(KINDS[0])
     lines = {fingerprint(dense, engine="e", revision="r" * 300 + end) for end in ("a", "b")}
     assert len(lines) == 2
@@ -320,7 +320,7 @@ def test_k12_a_long_line_keeps_what_it_tells_apart() -> None:
 
 
 def edit(path: Path, **members: Any) -> None:
-    """A JSON file with other members."""
+    """Change members of a JSON file."""
     path.write_text(json.dumps({**json.loads(path.read_text()), **members}))
 
 
@@ -336,7 +336,7 @@ CHANGES: Final[dict[str, Callable[[Path], object]]] = {
 
 
 def line_of(folder: Path, revision: str | None = None) -> str:
-    """The fingerprint of a model on disk; of a hub's model if a commit is given."""
+    """The fingerprint of a model on disk, or of a hub's model if a commit is given."""
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     return fingerprint(model, engine="e", revision=revision or revision_of(str(folder), None), tokenizer=tokenizer)
 
@@ -354,7 +354,7 @@ def test_k12_equal_lines_are_equal_models(tmp_path: Path, change: Callable[[Path
 
 
 def test_k12_an_edited_package_is_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own sources are part of the line: one more character in one of them shows."""
+    """The package's own sources are part of the line, so that one more character in them shows."""
     copy = tmp_path / "spanreplay_kernels"
     shutil.copytree(Path(fingerprints.__file__).parents[1], copy)
     before = digest_sources()
@@ -369,7 +369,7 @@ def test_k12_an_edited_package_is_another_one(tmp_path: Path, monkeypatch: pytes
 
 
 def test_k12_a_missing_server_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """The kernels alone need no server; who serves without one is told what to install."""
+    """The kernels alone need no server; without one, `serve` says what to install."""
     monkeypatch.setitem(sys.modules, "fastapi", None)
     monkeypatch.delitem(sys.modules, "spanreplay_kernels.serve")
     assert command(["serve", "some/model"]) == 2
@@ -378,7 +378,7 @@ def test_k12_a_missing_server_is_named(monkeypatch: pytest.MonkeyPatch, capsys: 
 
 @pytest.mark.parametrize("verb", ["ready", "warm-up", "invariance"])
 def test_h3_the_probes_of_a_pod_pass_on_the_real_server(client: openai.OpenAI, model_folder: Path, verb: str) -> None:
-    """What a pod's probes and `helm test` ask, as they ask it: a completion with the expected line."""
+    """A pod's probes and `helm test` ask as they do in a cluster: a completion with the expected line."""
     url = str(client.base_url).removesuffix("/v1/")
     _, line = ask(client, model_folder, PROMPT)
     options = {

@@ -1,4 +1,4 @@
-"""Compiled code within `invariant()`: torch's compiler asks no dispatcher, and is ours all the same."""
+"""Compiled code inside `invariant()` is ours, although torch's compiler does not use the dispatcher."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from spanreplay_kernels import engaged, invariant
 from spanreplay_kernels.errors import UncoveredOp
 
-# What torch says of torch while it imports its compiler
+# Warnings of torch about torch while it imports its compiler
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
 
 Model = Callable[[Tensor], Tensor]
@@ -30,7 +30,7 @@ def layer() -> torch.nn.Module:
 
 @pytest.fixture
 def compiled(layer: torch.nn.Module) -> Model:
-    """A model that torch has compiled and run already, by its own kernels."""
+    """A model that torch has already compiled and run, with its own kernels."""
     model: Any = torch.compile(lambda x: torch.softmax(layer(x).relu(), -1))
     with torch.inference_mode():
         model(torch.ones(2, 256))
@@ -40,7 +40,7 @@ def compiled(layer: torch.nn.Module) -> Model:
 
 
 def count_differing(model: Model) -> int:
-    """How many rows have other bits alone than among others."""
+    """The number of rows that have other bits alone than among others."""
     x = torch.randn(ROWS, 256, generator=torch.Generator().manual_seed(3))
     with torch.inference_mode():
         whole = model(x)
@@ -48,7 +48,7 @@ def count_differing(model: Model) -> int:
 
 
 def test_k10_a_model_compiled_before_is_ours_within_and_torchs_behind(compiled: Model) -> None:
-    """The control first: torch's compiled kernels do vary here. Then ours run, are counted, and go again."""
+    """As a control, torch's compiled kernels vary here; inside ours run and are counted, then torch's return."""
     assert count_differing(compiled) > 0
     with invariant():
         assert count_differing(compiled) == 0
@@ -60,14 +60,14 @@ def test_k10_a_model_compiled_before_is_ours_within_and_torchs_behind(compiled: 
 
 
 def test_k10_compiled_code_gives_the_bits_of_eager_code(layer: torch.nn.Module, compiled: Model) -> None:
-    """Nothing between the kernels of this model rounds: eager and compiled must agree."""
+    """Nothing between the kernels of this model rounds, so eager and compiled code must agree."""
     x = torch.randn(ROWS, 256, generator=torch.Generator().manual_seed(5))
     with torch.inference_mode(), invariant():
         assert torch.equal(compiled(x), torch.softmax(layer(x).relu(), -1))
 
 
 def test_k10_an_uncovered_operation_is_refused_in_compiled_code_too() -> None:
-    """Never a silent fall-back to a kernel that varies."""
+    """Compiled code never falls back silently to a kernel that varies."""
     model = torch.compile(lambda x: x.cumsum(-1) * 2)
     with torch.inference_mode(), invariant(), pytest.raises(torch._dynamo.exc.BackendCompilerFailed) as caught:
         model(torch.ones(3, 5))
@@ -76,13 +76,13 @@ def test_k10_an_uncovered_operation_is_refused_in_compiled_code_too() -> None:
 
 
 def test_k10_compiling_can_still_be_turned_off(compiled: Model) -> None:
-    """`torch.compiler.set_stance("force_eager")` compiles nothing, which is invariant by the dispatcher."""
+    """`torch.compiler.set_stance("force_eager")` compiles nothing; the dispatcher keeps that invariant."""
     with torch.compiler.set_stance("force_eager"), invariant():
         assert count_differing(compiled) == 0
 
 
 def test_k10_the_compiler_is_given_back() -> None:
-    """Also after an exception, and where the compiler was loaded only within."""
+    """The compiler is restored after an exception too, and if it was first loaded inside."""
     stock, chooser = torch.compile, torch._dynamo.eval_frame._callback_from_stance
     with pytest.raises(ValueError, match="out"), invariant():
         raise ValueError("out")
@@ -111,6 +111,6 @@ assert not is_same, "the control found nothing"
 
 
 def test_k10_a_model_compiled_within_is_ours() -> None:
-    """In a process that has not loaded the compiler before."""
+    """The same holds in a process that had not loaded the compiler before."""
     done = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""A replay service over a store in memory that holds two runs."""
+"""A replay service over an in-memory store that holds two runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who gets in and what gets through: tokens, tenants, TLS, garbage, limits."""
+"""Access and requests: tokens, tenants, TLS, garbage, limits."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _ask_over_tls(address: str, ca: Path) -> str:
         "try:\n    print(ServiceCatalog('https://' + sys.argv[1], 'a-token', timeout_s=30).load(sys.argv[2]).run_id)\n"
         "except SpanreplayError as exc:\n    print(type(exc).__name__)\n"
     )
-    # gRPC's core reads the roots once a process.
+    # gRPC's core reads the roots once per process.
     return subprocess.run(
         [sys.executable, "-c", code, address, make_run_id(5)],
         capture_output=True,
@@ -60,7 +60,7 @@ def _run_id_field(text: str) -> bytes:
 
 
 class SlowStore(MemoryStore):
-    """Answers when it is released."""
+    """A store that answers when it is released."""
 
     release = threading.Event()
 
@@ -71,7 +71,7 @@ class SlowStore(MemoryStore):
 
 
 def test_r6_tenants_see_their_own_runs_only(store: MemoryStore) -> None:
-    """Another tenant's run is not found, by any method; its own is."""
+    """No method finds another tenant's run; a tenant's own is found."""
     fill(store, 5, tenant="acme")
     with serve(store, ServerSettings(port=0, tokens=TENANTS)) as server:
         with ServiceCatalog(server.address, "a-token") as mine:
@@ -86,7 +86,7 @@ def test_r6_tenants_see_their_own_runs_only(store: MemoryStore) -> None:
 
 @pytest.mark.parametrize("token", ["", "wrong", "old", "a-token " * 500], ids=["none", "wrong", "expired", "long"])
 def test_r6_a_wrong_token_is_refused_everywhere(store: MemoryStore, token: str) -> None:
-    """Without a valid token no method answers, health excepted."""
+    """Without a valid token no method answers, except health."""
     with serve(store, ServerSettings(port=0, tokens=TENANTS)) as server:
         with ServiceCatalog(server.address, token) as client:
             for ask in (client.load, client.export, client.phoenix_url):
@@ -106,7 +106,7 @@ def test_r6_a_wrong_token_is_refused_everywhere(store: MemoryStore, token: str) 
 
 
 def test_r6_two_authorization_values_are_refused(store: MemoryStore) -> None:
-    """A call that states two tokens is nobody's."""
+    """A call with two tokens is refused."""
     metadata = (("authorization", "Bearer a-token"), ("authorization", "Bearer o-token"))
     with (
         serve(store, ServerSettings(port=0, tokens=TENANTS)) as server,
@@ -118,7 +118,7 @@ def test_r6_two_authorization_values_are_refused(store: MemoryStore) -> None:
 
 
 def test_a_public_address_needs_a_token(store: MemoryStore) -> None:
-    """The service refuses to be made for the open network without tokens."""
+    """Without tokens the service refuses to start on the open network."""
     with pytest.raises(errors.ConfigError, match="refusing to listen"):
         ReplayServer(store, ServerSettings(host="0.0.0.0", port=0))
 
@@ -139,7 +139,7 @@ def test_r6_tls_is_spoken_and_nothing_else(store: MemoryStore, tmp_path: Path) -
 
 
 def test_r6_a_client_without_certificate_is_refused(store: MemoryStore, tmp_path: Path) -> None:
-    """Where clients need a certificate, a right token alone does not get through."""
+    """If clients need a certificate, a valid token alone is not accepted."""
     fill(store, 5, tenant="acme")
     files = make_certificates(tmp_path)
     tls = TlsFiles(files.server_cert, files.server_key, files.ca)
@@ -168,7 +168,7 @@ def test_tls_files_that_cannot_be_read_are_named(store: MemoryStore, tmp_path: P
 
 
 def test_no_call_outlives_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call without a deadline of its own is ended by the service's."""
+    """A call without its own deadline is ended by the service's."""
     monkeypatch.setattr(guard.Guard.__init__, "__kwdefaults__", {"deadline_s": 0.05})
     with serve(SlowStore()) as server, ServiceCatalog(server.address) as client:
         with pytest.raises(errors.ServiceError, match=r"not done after 0.05 s"):
@@ -177,7 +177,7 @@ def test_no_call_outlives_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_tenant_that_asks_too_often_is_told(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond its burst a tenant is refused by name."""
+    """Above its burst a tenant is refused by name."""
     monkeypatch.setattr(guard, "RATE_BURST_MAX", 3.0)
     monkeypatch.setattr(guard, "RATE_PER_S_MAX", 1e-9)
     with serve(store) as server, ServiceCatalog(server.address) as client:
@@ -188,7 +188,7 @@ def test_a_tenant_that_asks_too_often_is_told(store: MemoryStore, monkeypatch: p
 
 
 def test_reflection_and_unknown_methods_are_closed(server: ReplayServer) -> None:
-    """Nothing but the three services answers."""
+    """Only the three services answer."""
     with grpc.insecure_channel(server.address) as channel:
         call = channel.unary_unary("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
         with pytest.raises(grpc.RpcError) as caught:
@@ -202,7 +202,7 @@ def test_reflection_and_unknown_methods_are_closed(server: ReplayServer) -> None
     ids=["large", "gzip bomb"],
 )
 def test_r6_oversized_requests_are_refused(server: ReplayServer, size: int, compression: Any) -> None:
-    """A request beyond the limit, as sent or once decompressed, is refused and the service goes on."""
+    """A request above the limit, as sent or decompressed, is refused, and the service goes on."""
     with grpc.insecure_channel(server.address, compression=compression) as channel:
         call = channel.unary_unary("/spanreplay.v1.Runs/Get")
         with pytest.raises(grpc.RpcError) as caught:
@@ -213,7 +213,7 @@ def test_r6_oversized_requests_are_refused(server: ReplayServer, size: int, comp
 
 
 def test_r6_garbage_requests_are_refused(server: ReplayServer, caplog: pytest.LogCaptureFixture) -> None:
-    """Bytes that are no message end the call by name and fill no log."""
+    """Bytes that are not a message end the call with a named error and are not logged."""
     with grpc.insecure_channel(server.address) as channel:
         for method in (
             "Replay/ReplayRun",
@@ -239,7 +239,7 @@ def test_r6_garbage_requests_are_refused(server: ReplayServer, caplog: pytest.Lo
     content=st.binary(max_size=200) | st.text(max_size=60).map(_run_id_field),
 )
 def test_r6_fuzzed_requests_end_in_an_error_of_ours(server: ReplayServer, method: str, content: bytes) -> None:
-    """Whatever a request holds, it is answered or refused by name, never by a failure of the service."""
+    """Any request is answered or refused by name, and never makes the service fail."""
     with grpc.insecure_channel(server.address) as channel:
         call = channel.stream_stream(f"/spanreplay.v1.{method}")
         try:
@@ -250,7 +250,7 @@ def test_r6_fuzzed_requests_end_in_an_error_of_ours(server: ReplayServer, method
 
 
 def test_r6_a_port_of_a_browser_gets_no_answer(server: ReplayServer) -> None:
-    """Plain HTTP/1.1 on the port is closed without any content of ours."""
+    """Plain HTTP/1.1 on the port is closed without any of our content."""
     host, _, port = server.address.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=30) as connection:
         connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")

@@ -1,4 +1,4 @@
-"""`spanreplay collect`, `migrate` and `serve` as processes of their own over a ClickHouse server, as in a cluster."""
+"""`spanreplay collect`, `migrate` and `serve` as separate processes over a ClickHouse server, as in a cluster."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _get(port: str, path: str, token: str = "", *, host: str = "") -> int:
 
 
 def test_the_parts_start_in_any_order_and_a_run_comes_back(tmp_path: Path) -> None:
-    """A collector accepts a run before the store has tables; once migrated, the service returns it; SIGTERM ends both.
+    """A collector accepts a run before the store has tables; after migration the service returns it; SIGTERM ends both.
 
     User and password come from the environment, as from a secret, and hold characters that a URL can't.
     """
@@ -121,7 +121,7 @@ def test_the_parts_start_in_any_order_and_a_run_comes_back(tmp_path: Path) -> No
             assert (smoked.returncode, smoked.stdout.splitlines()[-1:]) == (0, ["replayed: identical"]), smoked.stderr
 
             assert _get(port, "/readyz") == 200
-            collector.send_signal(signal.SIGTERM)  # its last act is to load what it has acknowledged
+            collector.send_signal(signal.SIGTERM)  # its last act is to load everything acknowledged
             assert collector.wait(60) == 0
             with ServiceCatalog(endpoint, token=TOKEN) as catalog:
                 assert catalog.load(recording.run_id) == recording
@@ -138,7 +138,7 @@ def test_the_parts_start_in_any_order_and_a_run_comes_back(tmp_path: Path) -> No
 
 
 def test_a_run_comes_back_through_tls(tmp_path: Path) -> None:
-    """Both servers on TLS, as the chart starts them; the smoke test trusts their CA by the variables of its pod."""
+    """Both servers use TLS, as the chart starts them; the smoke test trusts their CA by its pod's variables."""
     front = Front()
     url = urlsplit(front.url(fresh_database()))
     files = make_certificates(tmp_path / "tls")
@@ -176,7 +176,7 @@ def test_a_run_comes_back_through_tls(tmp_path: Path) -> None:
 
 
 def test_a_store_of_a_newer_release_is_waited_for_and_refuses_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A collector rolled back behind a migration keeps spans in its log: any other error would set them aside."""
+    """A collector rolled back to before a migration keeps spans in its log; any other error would set them aside."""
     url = fresh_chdb_url()
     with Store.open(url) as store:
         store.migrate()
@@ -187,7 +187,7 @@ def test_a_store_of_a_newer_release_is_waited_for_and_refuses_no_record(monkeypa
 
 
 def test_credentials_of_the_environment_survive_any_character() -> None:
-    """User and password of the environment come out of the URL as they were; those of the URL itself win."""
+    """User and password from the environment are kept unchanged; those in the URL itself win."""
     environ = {"SPANREPLAY_STORE_USER": "a@b", "SPANREPLAY_STORE_PASSWORD": "p/w:%20#?é"}
     address = parse_address(add_credentials("https://store.example:8443/traces", environ))
     assert (address.user, address.password) == ("a@b", "p/w:%20#?é")
@@ -200,7 +200,7 @@ def test_credentials_of_the_environment_survive_any_character() -> None:
 @pytest.mark.parametrize("store", [(), ("--store", "chdb:///tmp/x")], ids=["none", "embedded"])
 @pytest.mark.parametrize("command", ["collect", "serve"])
 def test_a_part_alone_needs_a_server(command: str, store: tuple[str, ...], tmp_path: Path) -> None:
-    """Without a ClickHouse server a part ends with one line and what to use instead."""
+    """Without a ClickHouse server a part ends with one line that names an alternative."""
     done = subprocess.run([*MAIN, command, *store], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "needs a ClickHouse server" in done.stderr

@@ -1,4 +1,4 @@
-"""Phoenix beside us: hardened, watched, never in the way; verdicts reach it."""
+"""Phoenix beside us: hardened, supervised, never blocking; verdicts reach it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _child_of(pid: int) -> int:
 
 
 def test_environment_is_hardened_and_ours_alone() -> None:
-    """Phoenix is offline and harmless whatever the shell says, and gets none of our settings or tokens."""
+    """Phoenix is offline and harmless whatever the shell's variables, and gets none of our settings or tokens."""
     settings = PhoenixSettings(Path("/data/phoenix"), 6006, 14317)
     environ = phoenix.build_environment(
         settings,
@@ -87,7 +87,7 @@ def test_environment_is_hardened_and_ours_alone() -> None:
 
 
 def test_r6_phoenix_beside_tokens_has_a_login_of_its_own(tmp_path: Path) -> None:
-    """Its secrets are made once, kept to us, differ from each other, and are used only beside tokens."""
+    """Phoenix's secrets are made once, readable only by us, all different, and used only beside tokens."""
     closed = phoenix.choose_settings(tmp_path, 0, is_closed=True)
     access = closed.access
     assert access is not None
@@ -109,7 +109,7 @@ def test_r6_phoenix_beside_tokens_has_a_login_of_its_own(tmp_path: Path) -> None
 @pytest.mark.slow
 @pytest.mark.phoenix
 def test_r6_a_phoenix_beside_tokens_is_closed_to_others(tmp_path: Path) -> None:
-    """With tokens Phoenix answers nobody without a login and no public name; verdicts and spans still reach it."""
+    """With tokens Phoenix answers nobody without a login, and no public name; verdicts and spans still reach it."""
     tokens = tmp_path / "tokens.json"
     tokens.write_text(json.dumps([{"tenant": "acme", "token": "tok-acme-1"}]))
     recording = make_recording(make_run_id(7))
@@ -127,7 +127,7 @@ def test_r6_a_phoenix_beside_tokens_is_closed_to_others(tmp_path: Path) -> None:
 
         assert ask("/v1/projects") == 401
         assert ask("/v1/projects", Authorization="Bearer wrong") == 401
-        assert ask("/v1/projects", Authorization="Bearer tok-acme-1") == 401  # a tenant's, who sees its own runs only
+        assert ask("/v1/projects", Authorization="Bearer tok-acme-1") == 401  # a tenant's token, for its own runs only
         authorized = {"Authorization": f"Bearer {token}"}
         assert ask("/v1/projects", Host="evil.example.com", **authorized) == 421
         assert ask("/v1/projects", Host=f"localhost:{running.status['phoenix_port']}", **authorized) == 200
@@ -137,7 +137,7 @@ def test_r6_a_phoenix_beside_tokens_is_closed_to_others(tmp_path: Path) -> None:
 
 
 def test_ports_are_chosen_free(tmp_path: Path) -> None:
-    """A taken page port is PortTaken with the ways out; a taken gRPC port is replaced by a free one."""
+    """A taken page port is PortTaken with remedies; a taken gRPC port is replaced by a free one."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         with pytest.raises(errors.PortTaken, match=str(port)) as caught:
@@ -152,7 +152,7 @@ def test_ports_are_chosen_free(tmp_path: Path) -> None:
 
 
 def test_phoenix_that_keeps_falling_is_given_up(tmp_path: Path) -> None:
-    """A Phoenix that ends at once is started five times more, then left, each time with a word."""
+    """A Phoenix that ends at once is started five times more, each time with a message, then left."""
     said: list[str] = []
 
     async def run() -> bool:
@@ -195,7 +195,7 @@ def test_a_phoenix_that_will_not_end_is_killed(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_large_log_is_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The log of Phoenix is bounded: beyond the limit the next start begins a new one."""
+    """Above its limit the log of Phoenix is set aside at the next start."""
     monkeypatch.setattr(phoenix, "PHOENIX_LOG_BYTES_MAX", 10)
     process = PhoenixProcess(PhoenixSettings(tmp_path, 1, 2), lambda _: None)
     process.log_path.write_text("x" * 11, encoding="utf-8")
@@ -207,7 +207,7 @@ def test_a_large_log_is_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_phoenix_ends_when_its_parent_does() -> None:
-    """When the other end of its standard input closes, as a killed parent's does, the child ends."""
+    """When the other end of its standard input closes, as with a killed parent, the child ends."""
     code = (
         "import threading\nfrom spanreplay_service.phoenix_child import end_with_parent\n"
         "end_with_parent()\nthreading.Event().wait()\n"
@@ -220,7 +220,7 @@ def test_phoenix_ends_when_its_parent_does() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has all of 127/8 on loopback")
 def test_r6_phoenix_grpc_listens_on_loopback_only() -> None:
-    """The port that Phoenix opens without a token on every interface is kept to 127.0.0.1."""
+    """The port that Phoenix opens without a token on every interface is restricted to 127.0.0.1."""
     code = (
         "import asyncio, grpc.aio, socket\n"
         "from spanreplay_service.phoenix_child import keep_grpc_on_loopback\n"
@@ -252,12 +252,12 @@ def test_r6_phoenix_grpc_listens_on_loopback_only() -> None:
     ids=["none", "null", "garbage", "downstream", "cause"],
 )
 def test_the_first_cause_is_what_is_shown(report: dict[str, Any], found: dict[str, Any]) -> None:
-    """Of all divergences the annotation is about the first that is no consequence of another."""
+    """The annotation is about the first divergence that is not downstream of another."""
     assert phoenix.find_first_divergence(report) == found
 
 
 def test_without_arize_phoenix_everything_else_runs(tmp_path: Path) -> None:
-    """If arize-phoenix is not installed, `up` says so once and is complete without it."""
+    """If arize-phoenix is not installed, `up` says so once and otherwise works."""
     (tmp_path / "sitecustomize.py").write_text(
         "import importlib.metadata as m\nreal = m.version\n"
         "def version(name):\n"
@@ -275,7 +275,7 @@ def test_without_arize_phoenix_everything_else_runs(tmp_path: Path) -> None:
 
 
 def test_a_taken_phoenix_port_is_one_line(tmp_path: Path) -> None:
-    """If something listens on Phoenix's port, `up` ends with status 1 and names the ways out."""
+    """If something listens on Phoenix's port, `up` ends with status 1 and names remedies."""
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
         pytest.raises(AssertionError, match=r"ended with 1 [^\n]*\nerror: port \d+ [^\n]*\nhint: [^\n]*\n$"),
@@ -286,7 +286,7 @@ def test_a_taken_phoenix_port_is_one_line(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.phoenix
 def test_a_signal_while_starting_stops_everything(tmp_path: Path) -> None:
-    """Ctrl-C while Phoenix is being waited for ends `up` with status 1, and Phoenix with it."""
+    """Ctrl-C while Phoenix is starting ends `up` with status 1, and Phoenix with it."""
     port = free_port()
     with subprocess.Popen(
         command(tmp_path / "server", ("--phoenix-port", str(port)), phoenix=True),
@@ -318,7 +318,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpServer]:
 @pytest.mark.slow
 @pytest.mark.phoenix
 def test_a_verdict_is_seen_in_phoenix(server: UpServer) -> None:
-    """A run sent to us appears in Phoenix, and the verdict of its replay on its root span."""
+    """A run sent to us appears in Phoenix, with the verdict of its replay on its root span."""
     recording = make_recording(make_run_id(7))
     server.export(make_payload(recording))
     report = {
@@ -344,7 +344,7 @@ def test_a_verdict_is_seen_in_phoenix(server: UpServer) -> None:
     found: dict[tuple[str, str], str] = {}
 
     def is_shown() -> bool:
-        with contextlib.suppress(urllib.error.HTTPError):  # the project is there once its first span is
+        with contextlib.suppress(urllib.error.HTTPError):  # the project exists once its first span does
             answer = _get(f"{server.phoenix_url}/v1/projects/refunds/span_annotations?{query}")
             found.update({(a["span_id"], a["name"]): a["result"]["label"] for a in answer["data"]})
         return len(found) == 2
@@ -356,7 +356,7 @@ def test_a_verdict_is_seen_in_phoenix(server: UpServer) -> None:
 @pytest.mark.slow
 @pytest.mark.phoenix
 def test_a_killed_phoenix_comes_back_and_harms_nothing(server: UpServer) -> None:
-    """Phoenix killed: everything else answers meanwhile, and it is started again."""
+    """After Phoenix is killed, everything else answers meanwhile, and it is started again."""
     assert _is_ready(server.phoenix_url)
     victim = _child_of(server.process.pid)
     os.kill(victim, signal.SIGKILL)
@@ -375,7 +375,7 @@ def test_a_killed_phoenix_comes_back_and_harms_nothing(server: UpServer) -> None
 @pytest.mark.slow
 @pytest.mark.phoenix
 def test_no_phoenix_outlives_a_killed_up(server: UpServer) -> None:
-    """When `up` is killed with SIGKILL, its Phoenix ends too and gives its port back."""
+    """When `up` is killed with SIGKILL, its Phoenix ends too and releases its port."""
     assert _is_ready(server.phoenix_url)
     server.kill()
     wait_until(lambda: can_listen("127.0.0.1", int(server.status["phoenix_port"])), "the port is free", WAIT_S)

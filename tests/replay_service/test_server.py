@@ -1,4 +1,4 @@
-"""The service over gRPC: its answers and its errors."""
+"""Answers and errors of the service over gRPC."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_u3_a_generated_client_gets_a_run(server: ReplayServer) -> None:
 
 
 def test_load_gives_back_what_was_recorded(catalog: ServiceCatalog) -> None:
-    """The recording arrives equal in every field, by whole id, by prefix and with dashes."""
+    """The recording is equal in every field, by whole id, by prefix and with dashes."""
     run_id = make_run_id(2)
     dashed = f"{run_id[:8]}-{run_id[8:12]}-{run_id[12:16]}-{run_id[16:20]}-{run_id[20:]}".upper()
     for name in (run_id, dashed):
@@ -54,7 +54,7 @@ def test_long_runs_travel_in_batches(store: MemoryStore, catalog: ServiceCatalog
 
 
 def test_search_and_get_agree(server: ReplayServer, catalog: ServiceCatalog) -> None:
-    """Search gives the summary of each run, Get the same summary with the calls."""
+    """Search returns the summary of each run, Get the same summary with the calls."""
     recording = make_recording(make_run_id(1))
     found = catalog.search(RunQuery(run_id_prefix=recording.run_id, tool="get_order"))
     assert found == [summarize(recording)]
@@ -67,7 +67,7 @@ def test_search_and_get_agree(server: ReplayServer, catalog: ServiceCatalog) -> 
 
 
 def test_export_import_is_lossless(catalog: ServiceCatalog) -> None:
-    """A run exported from one service and imported into another is the same run, and twice is once."""
+    """A run exported from one service and imported into another is the same run; importing twice is harmless."""
     content = catalog.export(make_run_id(1))
     other_store = MemoryStore()
     with serve(other_store) as other, ServiceCatalog(other.address) as target:
@@ -95,7 +95,7 @@ def test_export_import_is_lossless(catalog: ServiceCatalog) -> None:
 def test_a_run_that_is_not_named_is_said_so(
     catalog: ServiceCatalog, run_id: str, error: type[Exception], message: str
 ) -> None:
-    """Every way of asking for a run gives the same error of our tree."""
+    """Every way of requesting an unknown run gives the same error of our tree."""
     for ask in (catalog.load, catalog.export, catalog.phoenix_url):
         with pytest.raises(error, match=message):
             ask(run_id)
@@ -109,7 +109,7 @@ def test_a_run_that_is_not_named_is_said_so(
     ids=["empty", "cut zip", "zeros", "text"],
 )
 def test_garbage_is_not_imported(catalog: ServiceCatalog, store: MemoryStore, content: bytes) -> None:
-    """What is no `.replay` file is refused by name and nothing is stored."""
+    """Anything but a `.replay` file is refused by name, and nothing is stored."""
     before = catalog.search(RunQuery())
     with pytest.raises((errors.ForeignFile, errors.DamagedRecording)):
         catalog.import_bundle(content)
@@ -123,13 +123,13 @@ def test_a_damaged_file_is_not_imported(catalog: ServiceCatalog) -> None:
         changed = bytearray(content)
         changed[at] ^= 0x20
         with contextlib.suppress(errors.SourceError):
-            # A byte that says nothing, such as a zip timestamp, may pass: then nothing may have changed.
+            # A byte without meaning, such as a zip timestamp, may pass: then nothing may have changed.
             assert catalog.import_bundle(bytes(changed)).run_id == make_run_id(1)
         assert catalog.load(make_run_id(1)) == make_recording(make_run_id(1))
 
 
 def test_a_file_beyond_the_limit_is_refused(catalog: ServiceCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An import that goes on for ever is cut off, and says at what size."""
+    """An endless import is cut off, with an error that states the size."""
     monkeypatch.setattr(runs, "IMPORT_BYTES_MAX", 1000)
     with pytest.raises(errors.ServiceError, match="larger than 1000 bytes"):
         catalog.import_bundle(b"x" * 1001)
@@ -144,7 +144,7 @@ def test_a_taken_port_is_one_clear_error(store: MemoryStore, server: ReplayServe
 
 
 class Sink:
-    """Keeps the verdicts it is given."""
+    """A sink that keeps its verdicts."""
 
     def __init__(self) -> None:
         self.seen: list[dict[str, Any]] = []
@@ -156,7 +156,7 @@ class Sink:
 
 
 def test_a_verdict_reaches_the_sink(store: MemoryStore) -> None:
-    """ReportReplay hands the verdict on whole and answers with where it can be seen."""
+    """ReportReplay passes the verdict on whole and answers with its location."""
     sink = Sink()
     report = {"schema": "divergence/1", "verdict": "diverged", "text": "größer"}
     with serve(store, sink=sink) as server, ServiceCatalog(server.address) as client:
@@ -175,7 +175,7 @@ def test_a_verdict_reaches_the_sink(store: MemoryStore) -> None:
 
 
 def test_a_verdict_without_a_sink_is_taken(catalog: ServiceCatalog) -> None:
-    """Without Phoenix a verdict is accepted and shown nowhere; one that is none is refused."""
+    """Without Phoenix a verdict is accepted and shown nowhere; an invalid one is refused."""
     run_id = make_run_id(1)
     assert catalog.report_replay(run_id=run_id, replay_run_id="", verdict="identical", report="") == ""
     with pytest.raises(errors.ConfigError, match="not a verdict: 'fine'"):
@@ -185,7 +185,7 @@ def test_a_verdict_without_a_sink_is_taken(catalog: ServiceCatalog) -> None:
 
 
 def test_phoenix_link_leads_to_the_root_span(store: MemoryStore) -> None:
-    """With Phoenix, a run's link opens its root span; without, there is none."""
+    """With Phoenix, a run's link opens its root span; without it, there is no link."""
     with (
         serve(store, ServerSettings(port=0, phoenix_url="http://127.0.0.1:6006/")) as server,
         ServiceCatalog(server.address) as client,
@@ -197,7 +197,7 @@ def test_phoenix_link_leads_to_the_root_span(store: MemoryStore) -> None:
 
 
 class BrokenStore(MemoryStore):
-    """Fails as it is told to."""
+    """A store that fails as configured."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__()
@@ -220,7 +220,7 @@ class BrokenStore(MemoryStore):
 def test_errors_of_the_store_arrive_named(
     raised: Exception, arrives: type[errors.SpanreplayError], message: str
 ) -> None:
-    """Our errors arrive with message and hint; of a defect nothing but the fact leaves the service."""
+    """Our errors arrive with message and hint; of a defect nothing but the fact is disclosed."""
     with (
         serve(BrokenStore(raised)) as server,
         ServiceCatalog(server.address) as client,
@@ -233,7 +233,7 @@ def test_errors_of_the_store_arrive_named(
 
 
 def test_long_error_messages_fit_the_metadata() -> None:
-    """A message of any length and script is cut, and still arrives as the error it is."""
+    """A message of any length and script is cut, and still arrives as the same error."""
     error = errors.RunNotFound("ü" * 50_000, hint="→" * 50_000)
     with (
         serve(BrokenStore(error)) as server,
@@ -244,7 +244,7 @@ def test_long_error_messages_fit_the_metadata() -> None:
 
 
 def test_a_run_larger_than_a_message_is_streamed(catalog: ServiceCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Get refuses what does not fit, its link is given up, and ReplayRun still gives the whole run."""
+    """Get refuses a run that does not fit, its link is omitted, and ReplayRun still returns the whole run."""
     monkeypatch.setattr(runs, "GRPC_MESSAGE_BYTES_MAX", 1000)
     assert catalog.phoenix_url(make_run_id(1)) == ""
     assert catalog.load(make_run_id(1)) == make_recording(make_run_id(1))
@@ -268,7 +268,7 @@ def test_reads_wait_for_what_was_acknowledged(store: MemoryStore) -> None:
 
 @pytest.mark.parametrize("is_found", [True, False])
 def test_a_run_is_said_to_be_missing_only_by_a_store_that_has_all(store: MemoryStore, is_found: bool) -> None:
-    """A store that is behind is waited for once more; then the answer is that it is behind, and to try again."""
+    """A store that is behind is waited for once more; then the error says that it is behind, and to try again."""
     waits: list[float] = []
 
     async def freshen(timeout_s: float) -> None:
@@ -293,7 +293,7 @@ def test_the_port_is_never_shared() -> None:
 
 
 def test_async_client_gives_the_same(store: MemoryStore, server: ReplayServer) -> None:
-    """The asyncio client answers and fails as the blocking one does."""
+    """The asyncio client answers and fails like the blocking one."""
     run_id = make_run_id(1)
 
     async def ask() -> None:

@@ -1,4 +1,4 @@
-"""`spanreplay up` as a process: what goes in over OTLP comes out over gRPC, and nothing is lost."""
+"""`spanreplay up` as a process: everything sent over OTLP comes out over gRPC, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpServer]:
 
 @pytest.fixture
 def catalog(server: UpServer) -> Iterator[ServiceCatalog]:
-    """A client of it."""
+    """A client of that server."""
     with ServiceCatalog(server.endpoint) as client:
         yield client
 
 
 @pytest.mark.parametrize("recording", RECORDINGS, ids=["4 calls", "50 calls", "513 calls"])
 def test_u3_what_was_sent_comes_back(catalog: ServiceCatalog, recording: Recording) -> None:
-    """A run sent over OTLP/HTTP is streamed back equal in every field, at once after its acknowledgement."""
+    """A run sent over OTLP/HTTP is streamed back equal in every field, right after its acknowledgement."""
     assert catalog.load(recording.run_id) == recording
 
 
 def test_u3_search_and_get_say_the_same(catalog: ServiceCatalog) -> None:
-    """The store's summaries are those that the recordings themselves give."""
+    """The store's summaries equal those of the recordings."""
     found = catalog.search(RunQuery(limit=1000))
     assert sorted(found, key=lambda s: s.root.run_id) == [summarize(r) for r in RECORDINGS]
     assert [s.root.run_id for s in catalog.search(RunQuery(user_id="u-8"))] == [make_run_id(2)]
@@ -63,7 +63,7 @@ def test_u3_search_and_get_say_the_same(catalog: ServiceCatalog) -> None:
 
 
 def test_spans_are_found_at_once(server: UpServer, catalog: ServiceCatalog) -> None:
-    """Twenty times: a run is complete in the read that follows its acknowledgement."""
+    """Twenty times, a run is complete in the read after its acknowledgement."""
     for number in range(100, 120):
         recording = make_recording(make_run_id(number), calls=2, app="at-once")
         server.export(make_payload(recording))
@@ -71,7 +71,7 @@ def test_spans_are_found_at_once(server: UpServer, catalog: ServiceCatalog) -> N
 
 
 def test_unknown_and_ambiguous_runs(catalog: ServiceCatalog) -> None:
-    """A run that is not there, and a prefix of several, are errors that say so."""
+    """An unknown run, and a prefix of several, are errors that say so."""
     with pytest.raises(errors.RunNotFound, match="fedcba"):
         catalog.load("fedcba")
     with pytest.raises(errors.AmbiguousRun, match=make_run_id(1)[:8]):
@@ -79,7 +79,7 @@ def test_unknown_and_ambiguous_runs(catalog: ServiceCatalog) -> None:
 
 
 def test_a_run_moves_to_another_server_without_loss(server: UpServer, catalog: ServiceCatalog, tmp_path: Path) -> None:
-    """Export → import into an empty server → the same recording, summary and file."""
+    """Exported and imported into an empty server, the recording, summary and file are the same."""
     for recording in RECORDINGS:
         content = catalog.export(recording.run_id)
         assert catalog.export(recording.run_id) == content
@@ -107,7 +107,7 @@ def test_async_client_against_the_real_store(server: UpServer) -> None:
 
 
 def test_health_says_serving(server: UpServer) -> None:
-    """grpc.health.v1 answers for the server and both services; an unknown one is unknown."""
+    """grpc.health.v1 answers for the server and both services; an unknown service is unknown."""
     with grpc.insecure_channel(server.endpoint) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         for name in ("", "spanreplay.v1.Replay", "spanreplay.v1.Runs"):
@@ -119,7 +119,7 @@ def test_health_says_serving(server: UpServer) -> None:
 
 
 def test_kill_and_restart_keeps_everything(tmp_path: Path) -> None:
-    """What was acknowledged before kill -9 is there after a restart, complete and once."""
+    """Everything acknowledged before kill -9 is there after a restart, complete and once."""
     with start_up(tmp_path) as first:
         for recording in RECORDINGS:
             first.export(make_payload(recording))
@@ -132,13 +132,13 @@ def test_kill_and_restart_keeps_everything(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
 def test_a_signal_stops_it_cleanly(tmp_path: Path, number: signal.Signals) -> None:
-    """A signal ends it with status 0, nothing loaded is lost, and `up.json` lives as long as the server."""
+    """A signal ends it with status 0, nothing loaded is lost, and `up.json` exists as long as the server runs."""
     with start_up(tmp_path) as running:
         status = json.loads((running.data_dir / "up.json").read_text(encoding="utf-8"))
         assert status == running.status
         assert status["pid"] == running.process.pid
         running.export(make_payload(RECORDINGS[0]))
-        for _ in range(2):  # a terminal and a wrapper may both pass one on
+        for _ in range(2):  # a terminal and a wrapper may both forward one
             running.process.send_signal(number)
         assert running.process.wait(60) == 0
     assert not (running.data_dir / "up.json").exists()
@@ -202,13 +202,13 @@ def test_settings_that_cannot_work_are_one_line(
 
 
 def test_a_data_dir_that_is_a_file_is_one_line(tmp_path: Path) -> None:
-    """A data directory that cannot be made is named."""
+    """A data directory that cannot be made is named in the error."""
     (tmp_path / "file").write_text("", encoding="utf-8")
     _assert_one_line(_run(tmp_path / "file" / "server"), "file/server")
 
 
 def test_r6_tokens_guard_both_ways_in(tmp_path: Path) -> None:
-    """With tokens, export and read need one, and a tenant reads only what it exported."""
+    """With tokens, export and read need one, and a tenant reads only its own exports."""
     tokens = tmp_path / "tokens.json"
     entries = [{"tenant": "acme", "token": "a-token"}, {"tenant": "other", "token": "o-token"}]
     tokens.write_text(json.dumps(entries), encoding="utf-8")
@@ -226,7 +226,7 @@ def test_r6_tokens_guard_both_ways_in(tmp_path: Path) -> None:
             assert client.search(RunQuery()) == []
             with pytest.raises(errors.RunNotFound):
                 client.load(make_run_id(1))
-            # The other tenant may hold a run of the same id; neither sees the other's.
+            # The other tenant may hold a run with the same id; neither sees the other's.
             other = make_recording(make_run_id(1), calls=1)
             running.export(make_payload(other), token="o-token")
             assert client.load(make_run_id(1)) == other
@@ -246,7 +246,7 @@ def test_one_token_from_the_environment(tmp_path: Path) -> None:
 
 
 def test_what_it_says_can_be_pasted(server: UpServer) -> None:
-    """The two environment lines are printed, and JSON alone goes to standard output."""
+    """The two environment lines are printed, and nothing but JSON goes to standard output."""
     assert f"export OTEL_EXPORTER_OTLP_ENDPOINT={server.otlp_endpoint}\n" in server.log
     assert f"export SPANREPLAY_ENDPOINT={server.endpoint}\n" in server.log
     expected: dict[str, Any] = {"pid": server.process.pid, "phoenix_url": "", "phoenix_port": 0}

@@ -1,4 +1,4 @@
-"""`record` and `replay` as blocks of one process: what they put in place, they take out again."""
+"""`record` and `replay` as blocks in one process undo everything that they install."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from support.provider import Provider
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Work in a directory of the test's own."""
+    """Work in the test's own directory."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 @spanreplay.boundary("tool", name="ask", effect="read")
 def ask(question: str) -> str:
-    """A different answer each time."""
+    """A tool that answers differently each time."""
     return f"{question}: {random.SystemRandom().getrandbits(48):x}"
 
 
 @spanreplay.boundary("tool", name="ask_later", effect="read")
 async def ask_later(question: str) -> str:
-    """The same, some time later."""
+    """The same tool as a coroutine, after a pause."""
     await asyncio.sleep(0.001)
     return f"{question}: {random.SystemRandom().getrandbits(48):x}"
 
@@ -81,7 +81,7 @@ def test_api_block_replays_what_was_recorded(folder: Path) -> None:
 
 
 def test_api_blocks_follow_each_other_and_restore_by_identity(folder: Path) -> None:
-    """Three pairs of blocks run in one process; after each, every patched attribute is what it was."""
+    """Three pairs of blocks run in one process; after each, every patched attribute is the original again."""
     before = _patched()
     for number in range(3):
         with record() as recorded:
@@ -95,7 +95,7 @@ def test_api_blocks_follow_each_other_and_restore_by_identity(folder: Path) -> N
 
 
 def test_api_restores_when_the_block_raises(folder: Path) -> None:
-    """The block's own exception passes unchanged, and nothing stays patched."""
+    """The block's own exception is raised unchanged, and nothing stays patched."""
     before = _patched()
     failure = ValueError("the agent's own")
 
@@ -113,7 +113,7 @@ def test_api_restores_when_the_block_raises(folder: Path) -> None:
 
 
 def test_api_changed_call_passes_out_as_replay_miss(folder: Path) -> None:
-    """A call that the recording does not answer ends the block, and the verdict says which one."""
+    """A call that the recording does not answer ends the block, and the verdict names it."""
     with record() as recorded:
         ask("a")
     with pytest.raises(ReplayMiss), replay(recorded.run_id) as session:
@@ -135,7 +135,7 @@ def test_api_unplayed_call_is_in_the_verdict(folder: Path) -> None:
 
 
 def test_api_plan_lets_a_call_run_live(folder: Path) -> None:
-    """A boundary that the plan names runs; the verdict counts it."""
+    """A boundary that the plan names runs live, and the verdict counts it."""
     with record() as recorded:
         first = ask("a")
     with replay(recorded.run_id, plan=Plan(live=("tool",))) as session:
@@ -144,7 +144,7 @@ def test_api_plan_lets_a_call_run_live(folder: Path) -> None:
 
 
 def test_api_plan_overrides_limits_and_ends(folder: Path) -> None:
-    """A chained plan serves another value, raises an exception, and ends the replay before a call."""
+    """A chained plan serves another value, raises an exception, and ends the replay before a given call."""
     with record() as recorded:
         ask("a")
         ask("b")
@@ -162,7 +162,7 @@ def test_api_plan_overrides_limits_and_ends(folder: Path) -> None:
 
 
 def test_n3_api_strict_refuses_an_incomplete_recording(folder: Path) -> None:
-    """A strict plan does not begin with a recording that has a hole, and lists it."""
+    """A strict plan refuses an incomplete recording before it starts, and lists the hole."""
     with record() as recorded:
         spanreplay.boundary("tool", name="opaque")(object)()
     with pytest.raises(ConfigError, match="unserializable"), replay(recorded.run_id, plan=Plan().strict()):
@@ -172,7 +172,7 @@ def test_n3_api_strict_refuses_an_incomplete_recording(folder: Path) -> None:
 
 
 def test_s67_api_block_is_left_where_a_human_is_asked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no terminal can answer, a block is left by Suspended; its run says what it waits for."""
+    """If no terminal can answer, the block is left with Suspended, and its run states the pending question."""
     monkeypatch.setenv("SPANREPLAY_HUMAN", "suspend")
     reached = []
 
@@ -199,7 +199,7 @@ def test_s67_human_input_is_the_built_in_where_nothing_is_recorded(monkeypatch: 
 
 
 def test_s67_answers_of_coroutines_replay(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`ainput` is a recorded call: its replay asks nobody."""
+    """`ainput` is a recorded call, so its replay asks nobody."""
     monkeypatch.setattr(builtins, "input", lambda prompt: "ann")
     with record() as recorded:
         assert asyncio.run(spanreplay.human.ainput("Name? ")) == "ann"
@@ -210,7 +210,7 @@ def test_s67_answers_of_coroutines_replay(folder: Path, monkeypatch: pytest.Monk
 
 
 def test_api_network_is_denied_inside_only(folder: Path) -> None:
-    """A socket that no boundary covers is denied in the block, and free behind it."""
+    """A socket that no boundary covers is denied inside the block and allowed after it."""
     with record() as recorded:
         ask("a")
     with Provider() as provider, socket.socket() as probe:
@@ -223,7 +223,7 @@ def test_api_network_is_denied_inside_only(folder: Path) -> None:
 
 @pytest.mark.parametrize("inner", [record, lambda: replay("run.replay")], ids=["record", "replay"])
 def test_api_nested_block_is_refused(folder: Path, inner: Any) -> None:
-    """A second block in a block is a ConfigError that says so, and the first one goes on."""
+    """A block inside a block raises a ConfigError that says so, and the outer one goes on."""
     with record() as recorded:
         ask("a")
         with pytest.raises(ConfigError, match="another block"), inner():
@@ -235,7 +235,7 @@ def test_api_nested_block_is_refused(folder: Path, inner: Any) -> None:
 
 
 def test_api_concurrent_block_is_refused(folder: Path) -> None:
-    """A block in another thread is refused while one is under way."""
+    """A block in another thread is refused while one is active."""
     found: list[BaseException] = []
 
     def second() -> None:
@@ -253,7 +253,7 @@ def test_api_concurrent_block_is_refused(folder: Path) -> None:
 
 
 def test_api_source_that_is_not_there_leaves_nothing_behind(folder: Path) -> None:
-    """A replay that can't begin says why, and the next block works."""
+    """A replay that can't begin says why and leaves nothing patched, and the next block works."""
     before = _patched()
     with pytest.raises(RunNotFound), replay("nowhere.replay"):
         pass
@@ -265,7 +265,7 @@ def test_api_source_that_is_not_there_leaves_nothing_behind(folder: Path) -> Non
 
 
 def test_api_replay_writes_nothing(folder: Path) -> None:
-    """A replay leaves the directory as it was: no spool, no key."""
+    """A replay leaves the directory unchanged: no spool, no key."""
     with record(directory=folder / "there") as recorded:
         ask("a")
     saved = recorded.save(folder / "run.replay")
@@ -278,7 +278,7 @@ def test_api_replay_writes_nothing(folder: Path) -> None:
 
 
 def test_api_nothing_recorded_cannot_be_saved(folder: Path) -> None:
-    """A block without calls has no recording; saving it says so."""
+    """A block without calls has no recording, and saving it says so."""
     with record() as recorded:
         pass
     assert recorded.path is None
@@ -289,7 +289,7 @@ def test_api_nothing_recorded_cannot_be_saved(folder: Path) -> None:
 
 
 def test_api_clock_is_replayed_too(folder: Path, python: str) -> None:
-    """In a process without time-machine the clock is recorded, replayed, and nothing of it left behind."""
+    """In a process without time-machine the clock is recorded and replayed, and is restored afterwards."""
     script = folder / "agent.py"
     script.write_text(
         "import sys, time, spanreplay\n"
@@ -315,7 +315,7 @@ def test_api_verdict_before_the_block_is_an_error() -> None:
 
 
 def test_api_names_stay_functions_beside_submodules() -> None:
-    """`spanreplay.record` is the function and nothing else: no module has a name of the public ones."""
+    """`spanreplay.record` is the function: no module has the name of a public function."""
     import spanreplay.replayer.resolve.session as session
     import spanreplay.runtime.run as run_module
 

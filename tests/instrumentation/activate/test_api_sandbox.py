@@ -1,4 +1,4 @@
-"""Blocks of one process: files go to an overlay, effects beside calls are denied, changed files and code are named."""
+"""Blocks in one process: files go to an overlay, uncovered effects are denied, changed files and code are named."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from support.repository import commit
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Work in a directory of the test's own."""
+    """Work in the test's own directory."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 @spanreplay.boundary("tool", name="ask", effect="read")
 def ask(question: str) -> str:
-    """An answer."""
+    """A tool that answers."""
     return f"answer to {question}"
 
 
@@ -48,7 +48,7 @@ def _names(folder: Path) -> set[str]:
 
 
 def test_n14_block_writes_to_its_own_files(folder: Path) -> None:
-    """A replay sees what it writes, also behind the block; the world's folder stays as it was, nothing is left over."""
+    """A replay sees its own writes, also after the block; the real folder is unchanged and no scratch files remain."""
     with record() as recorded:
         first = _write_report()
     shutil.rmtree("out")
@@ -64,7 +64,7 @@ def test_n14_block_writes_to_its_own_files(folder: Path) -> None:
 
 
 def test_block_meets_the_world_that_was_recorded(folder: Path) -> None:
-    """What the recorded block made is not there yet when it is replayed; the file itself is not touched."""
+    """Files that the recorded block made don't exist yet in its replay, and the real ones are not touched."""
 
     def agent() -> bool:
         is_there = Path("made.txt").exists()
@@ -81,7 +81,7 @@ def test_block_meets_the_world_that_was_recorded(folder: Path) -> None:
 
 
 def test_block_names_a_file_that_came_out_differently(folder: Path) -> None:
-    """Equal calls, another report: the verdict names the file and its first line that differs."""
+    """Equal calls with another report: the verdict names the file and its first differing line."""
     with record() as recorded:
         ask("a")
         Path("report.txt").write_text("one\ntwo\n", encoding="utf-8")
@@ -109,7 +109,7 @@ EFFECTS: dict[str, tuple[str, Callable[[], Any]]] = {
 
 @pytest.mark.parametrize("name", EFFECTS)
 def test_n14_block_denies_what_goes_past_its_calls(folder: Path, name: str) -> None:
-    """A program and a file past the overlay are denied in the block, by place, and allowed again behind it."""
+    """Programs and files that bypass the overlay are denied in the block, with their place, and allowed after it."""
     boundary, act = EFFECTS[name]
     with record() as recorded:
         ask("a")
@@ -129,7 +129,7 @@ def test_n14_block_denies_what_goes_past_its_calls(folder: Path, name: str) -> N
 
 
 def test_block_without_sandbox_writes_for_real(folder: Path) -> None:
-    """`sandbox=False`: files are the world's, and are still compared; programs run."""
+    """With `sandbox=False` files are written for real and still compared, and programs run."""
     with record() as recorded:
         _write_report()
     shutil.rmtree("out")
@@ -147,7 +147,7 @@ def _patched() -> list[Any]:
 
 
 def test_blocks_in_turn_leave_nothing_in_place(folder: Path) -> None:
-    """Several replays one behind the other, one that raises among them: each takes out all that it has put in."""
+    """After several replays in a row, one of which raises, each has undone everything that it installed."""
     with record() as recorded:
         _write_report()
     before = (_patched(), [set(s) for s in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks)])
@@ -167,7 +167,7 @@ def test_blocks_in_turn_leave_nothing_in_place(folder: Path) -> None:
 
 @pytest.fixture
 def helper() -> Iterator[queue.Queue[tuple[Callable[[], Any], queue.Queue[Any]] | None]]:
-    """A thread that has been there before the block, and does what it is told to."""
+    """A thread that was started before the block and runs what it is given."""
     work: queue.Queue[tuple[Callable[[], Any], queue.Queue[Any]] | None] = queue.Queue()
 
     def serve() -> None:
@@ -189,7 +189,7 @@ def test_block_leaves_other_threads_alone(folder: Path, helper: Any) -> None:
     def serve() -> bool:
         Path("server.log").write_text("served", encoding="utf-8")
         _system()
-        return Path("server.log").exists()  # a look of the block's own would be a call that the recording lacks
+        return Path("server.log").exists()  # a lookup inside the block would be a call that the recording lacks
 
     with replay(recorded.run_id) as session:
         ask("a")
@@ -202,7 +202,7 @@ def test_block_leaves_other_threads_alone(folder: Path, helper: Any) -> None:
 
 
 def test_block_takes_its_pools_of_threads_with_it(folder: Path) -> None:
-    """Work that the block gives to a pool older than itself is the block's: its files are the replay's."""
+    """Work that the block submits to an older pool belongs to the block, so its files go to the overlay."""
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(1) as pool:
@@ -247,7 +247,7 @@ def _load(path: Path) -> Any:
 
 
 def test_s27_block_names_the_changed_line_and_its_commit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Behind the block a divergence that comes from the code says which line, and which commit brought it."""
+    """After the block, a divergence that comes from the code names the changed line and its commit."""
     path = folder / "agent.py"
     path.write_text(AGENT, encoding="utf-8")
     commit(folder, "agent")

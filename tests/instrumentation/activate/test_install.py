@@ -1,4 +1,4 @@
-"""Installation in real processes: what is honoured, what is replaced, what never sees a raw span, what is refused."""
+"""Installation in real processes: settings that are honoured, exporters that are replaced or kept, refused replays."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def workplace(tmp_path: Path) -> Workplace:
 
 
 def with_settings(workplace: Workplace, settings: dict[str, str]) -> Workplace:
-    """The same directory with more variables."""
+    """Return the same directory with more variables."""
     return Workplace(workplace.path, {**workplace.environ, **settings})
 
 
@@ -88,7 +88,7 @@ def names_of(sink: OtlpSink) -> list[str]:
 def test_run_that_otel_leaves_out_is_not_recorded_and_said_once(
     setting: dict[str, str], reason: str, workplace: Workplace
 ) -> None:
-    """With the SDK disabled or the run sampled out nothing is written, one line says so, the agent runs."""
+    """With the SDK disabled or the run sampled out nothing is written, one line says so, and the agent runs."""
     done = with_settings(workplace, setting).record(workplace.write("agent.py", AGENT))
     assert done.stdout == "answer done\n"
     assert done.stderr.count("not recorded") == 1
@@ -104,7 +104,7 @@ def test_mode_off_leaves_no_trace(workplace: Workplace) -> None:
 
 
 def test_resource_and_names_are_the_users(workplace: Workplace) -> None:
-    """Service name, user and session that the environment names are the recording's."""
+    """Service name, user and session from the environment are in the recording."""
     workplace.record(
         workplace.write("agent.py", AGENT),
         OTEL_SERVICE_NAME="refunds",
@@ -116,7 +116,7 @@ def test_resource_and_names_are_the_users(workplace: Workplace) -> None:
 
 
 def test_s46_failing_installation_leaves_the_agent_alone(workplace: Workplace) -> None:
-    """Where the data directory can't be made, the agent runs as it would, and one line says what is lost."""
+    """If the data directory can't be made, the agent runs unrecorded, and one line says what is lost."""
     (workplace.path / ".spanreplay").write_text("a file is in the way")
     done = workplace.record(workplace.write("agent.py", AGENT))
     assert done.stdout == "answer done\n"
@@ -127,7 +127,7 @@ def test_s46_failing_installation_leaves_the_agent_alone(workplace: Workplace) -
 # ── What is replaced, what stays ────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize("has_distro", [False, True], ids=["no_distro", "distro"])
 def test_otlp_export_is_replaced_and_not_doubled(has_distro: bool, workplace: Workplace, tmp_path: Path) -> None:
-    """With a distro that sets OTLP export up, and without one: each span arrives once, redacted."""
+    """With or without a distro that sets OTLP export up, each span arrives once, redacted."""
     settings = make_distro(tmp_path) if has_distro else {}
     with serve() as sink:
         settings["OTEL_EXPORTER_OTLP_ENDPOINT"] = sink.endpoint
@@ -139,7 +139,7 @@ def test_otlp_export_is_replaced_and_not_doubled(has_distro: bool, workplace: Wo
 
 
 def test_r1_exporter_that_the_user_named_stays_behind_the_redactor(workplace: Workplace, tmp_path: Path) -> None:
-    """A console exporter set up by OpenTelemetry exports the agent's spans, shows no secret and none of ours."""
+    """A console exporter set up by OpenTelemetry exports the agent's spans without secrets, and none of ours."""
     settings = {"OTEL_TRACES_EXPORTER": "console", **make_distro(tmp_path)}
     done = with_settings(workplace, settings).record(workplace.write("agent.py", AGENT))
     assert '"name": "work"' in done.stdout
@@ -151,7 +151,7 @@ def test_r1_exporter_that_the_user_named_stays_behind_the_redactor(workplace: Wo
 
 
 def test_otlp_export_that_the_user_named_is_not_doubled(workplace: Workplace, tmp_path: Path) -> None:
-    """Where `OTEL_TRACES_EXPORTER` names OTLP and we ship to the same address, each span arrives once."""
+    """If `OTEL_TRACES_EXPORTER` names OTLP and we ship to the same address, each span arrives once."""
     with serve() as sink:
         named = {"OTEL_TRACES_EXPORTER": "otlp_proto_http", "OTEL_EXPORTER_OTLP_ENDPOINT": sink.endpoint}
         with_settings(workplace, {**named, **make_distro(tmp_path)}).record(workplace.write("agent.py", AGENT))
@@ -167,7 +167,7 @@ def test_otlp_export_that_the_user_named_is_not_doubled(workplace: Workplace, tm
 def test_p9_otlp_exporter_stays_where_the_user_named_it(
     is_named: bool, is_shipped_to: bool, stays: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An OTLP exporter of the environment is taken out if it is the default, or if it exports to where we ship."""
+    """An OTLP exporter is removed if the environment does not name it, or if it exports to our own target."""
     monkeypatch.setattr(providers, "_was_named", lambda: is_named)
     provider = TracerProvider(shutdown_on_exit=False)
     processor = SimpleSpanProcessor(OTLPSpanExporter("http://127.0.0.1:9/v1/traces"))
@@ -180,7 +180,7 @@ def test_p9_otlp_exporter_stays_where_the_user_named_it(
 
 
 def test_p9_processor_that_the_agent_adds_sees_its_spans_and_none_of_ours(workplace: Workplace) -> None:
-    """What the agent exports by itself is what it exports without us; what we record of it holds no secret."""
+    """The agent's own processor exports the same spans as without us; our recording of them holds no secret."""
     done = workplace.record(workplace.write("agent.py", OBSERVED))
     seen = [json.loads(line.removeprefix("SEEN ")) for line in done.stderr.splitlines() if line.startswith("SEEN ")]
     assert [(span["name"], span["parent_id"], span["attributes"]) for span in seen] == [
@@ -193,7 +193,7 @@ def test_p9_processor_that_the_agent_adds_sees_its_spans_and_none_of_ours(workpl
 
 
 def test_distro_that_fails_leaves_the_agent_running(workplace: Workplace, tmp_path: Path) -> None:
-    """Without the exporter that a distro asks for, OpenTelemetry gives up before us: the agent runs unrecorded.
+    """Without the exporter that a distro needs, OpenTelemetry fails before us, and the agent runs unrecorded.
 
     `spanreplay record` runs the agent with settings under which that can't happen.
     """
@@ -216,7 +216,7 @@ def test_distro_that_fails_leaves_the_agent_running(workplace: Workplace, tmp_pa
 
 # ── What a replay refuses ───────────────────────────────────────────────────────────────────────────
 def refused(workplace: Workplace, source: str, **environ: str) -> tuple[str, dict[str, Any]]:
-    """The error line of a replay that is not set up, and its report; no body has run."""
+    """Run a replay that can't be set up; return its error line and its report. No tool body has run."""
     report = workplace.path / "report.json"
     settings = {
         "SPANREPLAY_MODE": "replay",
@@ -256,7 +256,7 @@ def _damage(workplace: Workplace, how: str) -> str:
 
 @pytest.mark.parametrize("how", ["unknown", "truncated", "newer"])
 def test_s27_replay_that_cannot_be_set_up_ends_with_3_before_the_agent(how: str, workplace: Workplace) -> None:
-    """An unknown run, a torn file and a newer format: one clear line, exit 3, and not a line of the agent runs."""
+    """An unknown run, a torn file and a newer format give one clear line and exit 3 before the agent's first line."""
     workplace.write("agent.py", AGENT)
     workplace.record("agent.py")
     line, report = refused(workplace, _damage(workplace, how))
@@ -276,7 +276,7 @@ def test_s27_replay_that_cannot_be_set_up_ends_with_3_before_the_agent(how: str,
 def test_s27_replay_with_a_bad_plan_or_in_a_child_is_refused(
     environ: dict[str, str], expected: str, workplace: Workplace
 ) -> None:
-    """A plan that can't be read is not the default plan; a child of a replayed process is not run live."""
+    """An unreadable plan is not taken for the default plan; a child of a replayed process does not run live."""
     workplace.write("agent.py", AGENT)
     workplace.record("agent.py")
     line, _ = refused(workplace, workplace.recording().run_id, **environ)
@@ -284,7 +284,7 @@ def test_s27_replay_with_a_bad_plan_or_in_a_child_is_refused(
 
 
 def test_s27_seam_that_fails_in_a_replay_ends_it(workplace: Workplace) -> None:
-    """A library that can't be covered while recording is a hole; in a replay it ends the process before it is used."""
+    """A library that can't be covered is a hole when recording; in a replay it ends the process before its use."""
     (workplace.path / "httpx.py").write_text("class Client: pass\n")
     agent = workplace.write("agent.py", "import httpx\n" + AGENT)
     recorded = workplace.record(agent)
@@ -298,7 +298,7 @@ def test_s27_seam_that_fails_in_a_replay_ends_it(workplace: Workplace) -> None:
 
 
 def test_replay_in_a_process_whose_sampler_is_off_still_replays(workplace: Workplace) -> None:
-    """Sampling decides what is recorded, never whether a replay may go live."""
+    """Sampling decides whether a run is recorded, never whether a replay may go live."""
     agent = workplace.write("agent.py", AGENT)
     recorded = workplace.record(agent)
     replayed = workplace.replay(agent, OTEL_TRACES_SAMPLER="always_off", OTEL_SDK_DISABLED="true")

@@ -1,4 +1,4 @@
-"""A command line to type into, and a directory of recordings to find things in."""
+"""A `spanreplay` command to invoke, and a directory of recordings for it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Invoke = Callable[..., Result]
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory of the test's own."""
+    """Work in the test's own directory."""
     folder = tmp_path / "here"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -25,13 +25,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def data_dir(here: Path) -> Path:
-    """The directory that every command finds by itself: .spanreplay/ here."""
+    """The directory that every command finds by default: .spanreplay/ here."""
     return here / ".spanreplay"
 
 
 @pytest.fixture
 def spanreplay(here: Path) -> Invoke:
-    """Type a command: spanreplay("ls", "--json")."""
+    """Invoke a command: spanreplay("ls", "--json")."""
     runner = CliRunner()
 
     def invoke(*arguments: str, **options: Any) -> Result:

@@ -1,4 +1,4 @@
-"""The command line as a whole: help, completion, laziness, and what an error looks like."""
+"""The command line as a whole: help, completion, lazy imports and error messages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _run(code: str, cwd: Path) -> str:
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))
 def test_u5_every_command_has_help(spanreplay: Invoke, command: str) -> None:
-    """--help and -h answer on every command, with a first sentence."""
+    """Every command answers --help and -h, and has a first sentence."""
     result = spanreplay(command, "--help")
     assert result.exit_code == 0
     assert f"Usage: spanreplay {command}" in result.stdout
@@ -34,12 +34,12 @@ def test_u5_every_command_has_help(spanreplay: Invoke, command: str) -> None:
 
 @pytest.mark.parametrize("command", sorted({*COMMANDS, *KNOWN_HELP} - {"completion"}))
 def test_u5_every_command_has_json(spanreplay: Invoke, command: str) -> None:
-    """--json on everything but the completion script, which is for a shell."""
+    """Every command has --json, except the completion script, which is for a shell."""
     assert "--json" in spanreplay(command, "--help").stdout
 
 
 def test_u5_record_states_its_runs_as_json(here: Path, spanreplay: Invoke) -> None:
-    """To a file, or to standard output, which then holds the JSON alone; with the agent's exit status."""
+    """The JSON goes to a file, or alone to standard output; the exit status is the agent's."""
     agent = "import sys\nfrom spanreplay import boundary\nboundary('tool')(len)('abc')\nprint('hello')\nsys.exit(7)\n"
     (here / "agent.py").write_text(agent, encoding="utf-8")
     main = [sys.executable, "-c", "from spanreplay.cli import main; main()", "record", "--json"]
@@ -63,7 +63,7 @@ def test_u5_record_states_its_runs_as_json(here: Path, spanreplay: Invoke) -> No
 
 
 def _look(here: Path, *arguments: str, **environ: str) -> str:
-    """What a terminal of 120 columns shows of a command."""
+    """Return the output of a command on a terminal of 120 columns."""
     controller, terminal = os.openpty()
     command = [sys.executable, "-c", "from spanreplay.cli import main; main()", *arguments]
     environ = {"TERM": "xterm-256color", "COLUMNS": "120", "LC_ALL": "C.UTF-8", **environ}
@@ -75,7 +75,7 @@ def _look(here: Path, *arguments: str, **environ: str) -> str:
 
 
 def test_u5_long_work_has_a_bar_on_a_terminal(here: Path, data_dir: Path, spanreplay: Invoke) -> None:
-    """How much of it is done, where somebody looks; nothing of it in a pipe."""
+    """A bar shows progress on a terminal; in a pipe there is none."""
     recordings = [make_incident() for _ in range(3)]
     for recording in recordings:
         write_spool(data_dir, recording)
@@ -134,12 +134,12 @@ def test_u5_completion_knows_commands_options_and_runs(here: Path, data_dir: Pat
 
 
 def test_unknown_command_is_wrong_usage(spanreplay: Invoke) -> None:
-    """A command that does not exist ends with 2."""
+    """An unknown command ends with status 2."""
     assert spanreplay("rewind").exit_code == 2
 
 
 def test_error_never_shows_a_traceback(spanreplay: Invoke, here: Path) -> None:
-    """Even a fault of our own is one line; SPANREPLAY_DEBUG shows where it was."""
+    """Even a defect of our own is one line; SPANREPLAY_DEBUG shows where it happened."""
     (here / ".spanreplay").write_text("a file where a directory should be")
     shown = spanreplay("import", __file__)
     assert shown.exit_code == 1
@@ -151,7 +151,7 @@ def test_error_never_shows_a_traceback(spanreplay: Invoke, here: Path) -> None:
 
 
 def test_error_of_a_command_whose_extra_is_missing_names_the_extra(here: Path) -> None:
-    """A command of a package that is not there says what to install."""
+    """A command from a package that is not installed says what to install."""
     shown = _run(
         "import sys\nsys.modules['spanreplay_service'] = None\n"
         "from click.testing import CliRunner\nfrom spanreplay.cli.app import app\n"
@@ -163,7 +163,7 @@ def test_error_of_a_command_whose_extra_is_missing_names_the_extra(here: Path) -
 
 
 def test_service_that_does_not_answer_is_one_line(spanreplay: Invoke) -> None:
-    """With SPANREPLAY_ENDPOINT set, the service is asked, and its absence is said with a way out."""
+    """With SPANREPLAY_ENDPOINT set, the service is asked; if it does not answer, one line says so, with a remedy."""
     result = spanreplay("ls", env={"SPANREPLAY_ENDPOINT": "127.0.0.1:9"})
     assert result.exit_code == 1
     assert "no replay service answers at 127.0.0.1:9" in result.stderr
@@ -201,7 +201,7 @@ def test_pipe_that_closes_early_is_no_error(here: Path, data_dir: Path) -> None:
 
 
 def test_u5_colours_only_on_a_terminal(here: Path, data_dir: Path) -> None:
-    """On a terminal there are colours and short ids; with NO_COLOR, or in a pipe, there are none."""
+    """On a terminal there are colours and short ids; with NO_COLOR or in a pipe there are none."""
     recording = make_incident()
     write_spool(data_dir, recording)
 
@@ -213,7 +213,7 @@ def test_u5_colours_only_on_a_terminal(here: Path, data_dir: Path) -> None:
 
 
 def test_u5_a_misspelt_command_gets_the_nearest_one(here: Path) -> None:
-    """A word that is no command ends with 2 and offers what was meant."""
+    """An unknown word ends with status 2 and suggests the nearest command."""
     shown = _run(
         "from click.testing import CliRunner\nfrom spanreplay.cli.app import app\n"
         "result = CliRunner().invoke(app, ['repaly'])\nprint(result.exit_code, result.stderr)",

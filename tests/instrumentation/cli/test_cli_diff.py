@@ -1,4 +1,4 @@
-"""`spanreplay diff`: exit statuses, what is written, and pages that strangers' values can't change."""
+"""`spanreplay diff`: exit statuses, output, and pages that hostile recordings can't alter."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOOL, MODEL = "tool:get", "llm:ask"
 
 
 def keep(folder: Path, number: int, *steps: Step, **root: Any) -> Recording:
-    """A run of these calls, in the directory that commands look in."""
+    """A run of these calls, in the directory that commands search."""
     run_id = make_run_id(number)
     calls = tuple(_make(run_id, at, step) for at, step in enumerate(steps))
     manifest = {"calls": len(calls), "exit": 0, **root.pop("manifest", {})}
@@ -44,7 +44,7 @@ def step(boundary: str, asked: Any, answer: Any, lane: str = "main") -> Step:
 
 
 def test_w1_equal_runs_are_the_same(spanreplay: Invoke, data_dir: Path) -> None:
-    """Status 0; with a run that is not whole in it 4, and its reason is said."""
+    """Equal runs give status 0; if either is incomplete, status 4 and the reason."""
     steps = step(TOOL, 1, "x"), step(MODEL, 2, "y")
     a, b = keep(data_dir, 1, *steps), keep(data_dir, 2, *steps)
     found = spanreplay("diff", a.run_id, b.run_id)
@@ -57,7 +57,7 @@ def test_w1_equal_runs_are_the_same(spanreplay: Invoke, data_dir: Path) -> None:
 
 
 def test_w1_another_answer_is_a_difference_though_all_requests_are_equal(spanreplay: Invoke, data_dir: Path) -> None:
-    """Of the whole, or of the calls of --only."""
+    """Another answer is a difference, in the whole run or among the calls of --only."""
     a = keep(data_dir, 1, step(TOOL, 1, "x"), step(MODEL, 2, "y"))
     b = keep(data_dir, 2, step(TOOL, 1, "x"), step(MODEL, 2, "z"))
     found = json.loads(spanreplay("diff", a.run_id, b.run_id, "--json").output)
@@ -68,7 +68,7 @@ def test_w1_another_answer_is_a_difference_though_all_requests_are_equal(spanrep
 
 
 def test_w1_another_end_is_a_difference_though_all_calls_are_equal(spanreplay: Invoke, data_dir: Path) -> None:
-    """Exit status and standard output."""
+    """Another exit status or standard output is a difference."""
     a, b = keep(data_dir, 1, step(TOOL, 1, "x")), keep(data_dir, 2, step(TOOL, 1, "x"), manifest={"exit": 2})
     found = spanreplay("diff", a.run_id, b.run_id)
     assert found.exit_code == 3
@@ -76,7 +76,7 @@ def test_w1_another_end_is_a_difference_though_all_calls_are_equal(spanreplay: I
 
 
 def test_s42_cost_is_attributed_to_the_loop_that_made_it(spanreplay: Invoke, data_dir: Path) -> None:
-    """$12.00 in place of $0.40: $11.60 come from the loop at step 9, and its first call that A lacks is named."""
+    """$12.00 in place of $0.40: $11.60 come from the loop at step 9, whose first call is the one that A lacks."""
     steps = [step(MODEL, at, at) for at in range(8)]
     a = keep(data_dir, 1, *steps, *(step(MODEL, 100 + at, at, "main/t:loop") for at in range(2)))
     b = keep(data_dir, 2, *steps, *(step(MODEL, 100 + at, at, "main/t:loop") for at in range(292)))
@@ -96,7 +96,7 @@ def test_s42_cost_is_attributed_to_the_loop_that_made_it(spanreplay: Invoke, dat
 
 
 def test_w1_of_a_long_command_line_the_words_that_differ_are_shown(spanreplay: Invoke, data_dir: Path) -> None:
-    """Where no value leads to it, it may be the cause."""
+    """If no value explains a difference, the command line may be its cause, and its differing words are shown."""
     words = [f"--option-{number}" for number in range(30)]
     a = keep(data_dir, 1, step(TOOL, 1, "x"), env={"argv": [*words, "--fast"]})
     b = keep(data_dir, 2, step(TOOL, 2, "x"), env={"argv": [*words, "--slow"]})
@@ -116,7 +116,7 @@ class _Tags(HTMLParser):
 
 
 def test_w1_one_page_shows_both_values_and_runs_nothing(spanreplay: Invoke, data_dir: Path, here: Path) -> None:
-    """Whatever stands in a recording is text there and in a terminal."""
+    """All values in the page are text, there and in a terminal, and none of them runs."""
     bad = "<script>alert(1)</script>\x1b[2Jred & \"blue\" onclick='x'"
     a, b = keep(data_dir, 1, step(TOOL, "plain", "x")), keep(data_dir, 2, step(TOOL, bad, "x"), app="<img src=x>")
     found = spanreplay("diff", a.run_id, b.run_id, "--html", "page.html")
@@ -133,7 +133,7 @@ def test_w1_one_page_shows_both_values_and_runs_nothing(spanreplay: Invoke, data
 
 
 def test_w1_ten_thousand_calls_are_compared(spanreplay: Invoke, data_dir: Path) -> None:
-    """Most of them ask the same as others; the one that is new, in the middle, is found."""
+    """Of ten thousand calls, most with equal requests, the one new call in the middle is found."""
     steps = [step(MODEL if at % 3 else TOOL, at % 7, at) for at in range(10_000)]
     a = keep(data_dir, 1, *steps)
     steps[5_000:5_000] = [step(TOOL, "new", "x")]
@@ -145,7 +145,7 @@ def test_w1_ten_thousand_calls_are_compared(spanreplay: Invoke, data_dir: Path) 
 
 @pytest.mark.parametrize("named", ["f" * 32, "nowhere.replay"])
 def test_w1_a_run_that_is_not_here_is_an_error(named: str, spanreplay: Invoke, data_dir: Path) -> None:
-    """It says which, and what to do."""
+    """The error says which run is missing and what to do."""
     a = keep(data_dir, 1, step(TOOL, 1, "x"))
     found = spanreplay("diff", a.run_id, named)
     assert found.exit_code == 1

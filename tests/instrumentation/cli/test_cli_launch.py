@@ -1,4 +1,4 @@
-"""How an agent is started, how its end is told, and what that makes of a verdict."""
+"""How an agent is started, how its end is reported, and how its exit status affects the verdict."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _script(folder: Path, name: str, first_line: str) -> Path:
 
 
 def test_agent_python_is_found_in_the_command(here: Path) -> None:
-    """A Python, by path or by name, is the agent's Python."""
+    """A Python that the command names, by path or by name, is the agent's Python."""
     agent = find_agent([sys.executable, "agent.py", "-x"])
     assert agent.argv == (sys.executable, "agent.py", "-x")
     assert (agent.python, agent.python_flags) == (sys.executable, "")
@@ -46,7 +46,7 @@ def test_agent_python_is_found_in_the_command(here: Path) -> None:
 
 
 def test_agent_python_is_found_in_a_script(here: Path) -> None:
-    """The first line of a script says which Python runs it; other programs say nothing."""
+    """The first line of a script says which Python runs it; other programs don't say."""
     direct = _script(here, "direct", f"#!{sys.executable} -s")
     assert find_agent([str(direct)]).python == sys.executable
     by_name = _script(here, "by-name", "#!/usr/bin/env python")
@@ -70,7 +70,7 @@ def test_agent_python_is_found_in_a_script(here: Path) -> None:
     ],
 )
 def test_agent_whose_python_ignores_us_is_refused(arguments: Sequence[str], is_isolated: bool) -> None:
-    """-I, -E and -S would run the agent live; the same letters elsewhere mean something else."""
+    """-I, -E and -S would run the agent live, so they are refused; the same letters elsewhere mean something else."""
     agent = find_agent([sys.executable, *arguments])
     assert agent.is_isolated is is_isolated
     if is_isolated:
@@ -79,13 +79,13 @@ def test_agent_whose_python_ignores_us_is_refused(arguments: Sequence[str], is_i
 
 
 def test_agent_that_does_not_exist_is_refused() -> None:
-    """A command that is not there is named."""
+    """The error names the command that is not there."""
     with pytest.raises(ConfigError, match="no such command: 'agent-of-nobody'"):
         find_agent(["agent-of-nobody"])
 
 
 def test_environment_of_an_agent(here: Path) -> None:
-    """Our folder comes first, then the working directory; exporters are named only by the user."""
+    """Our folder comes first, then the working directory; only the user names exporters."""
     given = {"PYTHONPATH": f"/a{os.pathsep}/b", "OTEL_TRACES_EXPORTER": "console", "OTEL_SDK_DISABLED": "true"}
     recorded = build_environ(given, {"SPANREPLAY_MODE": "record"}, is_replay=False)
     assert recorded["PYTHONPATH"].split(os.pathsep) == [str(BOOT), str(here), "/a", "/b"]
@@ -99,7 +99,7 @@ def test_environment_of_an_agent(here: Path) -> None:
 
 
 def test_boot_in_a_python_without_spanreplay_runs_nothing(here: Path) -> None:
-    """A replay in a Python that lacks spanreplay ends before the agent's first line; a recording only says so."""
+    """In a Python without spanreplay a replay ends before the agent's first line; a recording only warns."""
     bare = here / "bare"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
     python = str(bare / "bin" / "python")
@@ -112,7 +112,7 @@ def test_boot_in_a_python_without_spanreplay_runs_nothing(here: Path) -> None:
 
 
 def test_child_status_and_signals_are_told(here: Path) -> None:
-    """The child's exit status or its signal comes back."""
+    """The child's exit status or signal is returned."""
     assert run_child([sys.executable, "-c", "raise SystemExit(7)"], os.environ) == 7
     killed = run_child([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], os.environ)
     assert killed == -signal.SIGKILL
@@ -124,12 +124,12 @@ def test_child_status_and_signals_are_told(here: Path) -> None:
 
 
 def test_child_gets_the_signals_that_we_get(here: Path) -> None:
-    """SIGTERM to the command reaches the agent, which ends in its own way."""
+    """A SIGTERM that we get reaches the agent, which ends in its own way."""
     agent = here / "agent.py"
     agent.write_text(
         "import signal, sys, time\n"
         "signal.signal(signal.SIGTERM, lambda *_: sys.exit(42))\n"
-        # Not one long wait: a signal that comes right before it would be handled behind it
+        # Not one long wait: a signal that comes right before it would be handled after it
         "print('ready', flush=True)\nwhile True: time.sleep(0.05)\n"
     )
     code = (
@@ -147,7 +147,7 @@ def test_child_gets_the_signals_that_we_get(here: Path) -> None:
 
 
 def test_signal_that_comes_before_the_child_reaches_it(here: Path) -> None:
-    """SIGTERM while the agent is being started ends it, and does not leave it behind."""
+    """A SIGTERM that arrives while the agent is being started ends it, so that it is not left running."""
     code = (
         "import os, signal, subprocess, sys\nfrom spanreplay.cli.agent import child\n"
         "start = subprocess.Popen\n"
@@ -180,7 +180,7 @@ def test_signal_that_comes_before_the_child_reaches_it(here: Path) -> None:
 def test_verdict_takes_the_exit_status_into_account(
     word: str, recorded: int | None, status: int, completeness: Completeness, expected: str
 ) -> None:
-    """Never identical with another exit status, nor for a recording with holes; diverged stays diverged."""
+    """Another exit status or a recording with holes is never identical; diverged stays diverged."""
     settled = settle(_verdict(word, recorded), status, completeness)
     assert settled["verdict"] == expected
     assert settled["exit"] == {"recorded": recorded, "now": as_shell_status(status)}

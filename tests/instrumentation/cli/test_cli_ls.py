@@ -1,4 +1,4 @@
-"""`spanreplay ls` finds the run of a ticket."""
+"""`spanreplay ls` finds the run that a support ticket is about."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _ids(result: Result) -> list[str]:
 
 
 def test_s19_ls_finds_run_by_user_time_and_tool(spanreplay: Invoke, data_dir: Path) -> None:
-    """User, minute and tool name exactly the run of the ticket, out of many."""
+    """User, minute and tool select exactly the run of the ticket, out of many."""
     ticket_ns = time.time_ns() // MINUTE_NS * MINUTE_NS - 26 * 60 * MINUTE_NS
     for i in range(20):
         write_spool(data_dir, make_incident(i, start_ns=ticket_ns + (i - 10) * 47 * MINUTE_NS, user_id=f"u-{i % 3}"))
@@ -45,7 +45,7 @@ def test_s19_ls_finds_run_by_user_time_and_tool(spanreplay: Invoke, data_dir: Pa
 
 
 def test_s19_ls_around_a_clock_time_means_the_latest_one(spanreplay: Invoke, data_dir: Path) -> None:
-    """A bare clock time is the one that passed last."""
+    """A bare clock time means its latest occurrence."""
     at_ns = time.time_ns() - 90 * MINUTE_NS
     recording = make_incident(1, start_ns=at_ns)
     write_spool(data_dir, recording)
@@ -53,7 +53,7 @@ def test_s19_ls_around_a_clock_time_means_the_latest_one(spanreplay: Invoke, dat
 
 
 def test_u5_ls_json_is_an_array_newest_first(spanreplay: Invoke, data_dir: Path) -> None:
-    """Machines get an array of objects with run_id, newest first, and nothing else on standard output."""
+    """The output is an array of objects with run_id, newest first, and nothing else on standard output."""
     now_ns = time.time_ns()
     runs = [make_incident(i, start_ns=now_ns - i * MINUTE_NS) for i in range(4)]
     for recording in runs:
@@ -69,7 +69,7 @@ def test_u5_ls_json_is_an_array_newest_first(spanreplay: Invoke, data_dir: Path)
 
 
 def test_ls_text_has_a_line_a_run_and_no_colour_in_a_pipe(spanreplay: Invoke, data_dir: Path) -> None:
-    """In a pipe every run is one whole line with its whole id, without colour."""
+    """In a pipe every run is one uncut line with its whole id, without colour."""
     recording = make_incident(3)
     write_spool(data_dir, recording)
     result = spanreplay("ls")
@@ -81,7 +81,7 @@ def test_ls_text_has_a_line_a_run_and_no_colour_in_a_pipe(spanreplay: Invoke, da
 
 
 def test_ls_without_runs_says_so_and_prints_no_data(spanreplay: Invoke) -> None:
-    """Nothing found is talk, not data; machines get an empty array."""
+    """That nothing was found goes to standard error; --json prints an empty array."""
     result = spanreplay("ls")
     assert (result.exit_code, result.stdout) == (0, "")
     assert "no matching runs here" in result.stderr
@@ -101,14 +101,14 @@ def test_ls_without_runs_says_so_and_prints_no_data(spanreplay: Invoke) -> None:
     ids=" ".join,
 )
 def test_ls_wrong_usage_ends_with_2(spanreplay: Invoke, arguments: tuple[str, ...]) -> None:
-    """An option that cannot be understood is wrong usage, told in one line."""
+    """An option that cannot be understood ends with status 2 and one line."""
     result = spanreplay("ls", *arguments)
     assert result.exit_code == 2
     assert "Error:" in result.stderr
 
 
 def test_ls_finds_a_redacted_user_by_the_real_name(spanreplay: Invoke, data_dir: Path) -> None:
-    """Who looks for a user whose id is stored as its token finds the run by the id that they know."""
+    """A run is found by the user's real id even though the recording holds only its token."""
     from spanreplay.redact import Redactor, load_or_create_key
 
     data_dir.mkdir(parents=True)
@@ -121,7 +121,7 @@ def test_ls_finds_a_redacted_user_by_the_real_name(spanreplay: Invoke, data_dir:
 
 
 def test_ls_short_ids_stay_unique() -> None:
-    """Shown prefixes name one run each and have at least 13 characters."""
+    """Each displayed prefix names one run and has at least 13 characters."""
     ids = ["0192f3a4b5c6700080000000000000aa", "0192f3a4b5c6700080000000000000ab", "0192f3a4b5c87000" + "0" * 16]
     shown = short_ids(ids)
     assert shown[ids[2]] == "0192f3a4b5c87"

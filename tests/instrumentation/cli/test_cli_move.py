@@ -70,7 +70,7 @@ def test_export_names_its_file_after_the_run(spanreplay: Invoke, data_dir: Path,
 
 
 def test_export_to_standard_output_is_the_file(spanreplay: Invoke, data_dir: Path, here: Path) -> None:
-    """`-o -` writes the bytes of the file and nothing else, and `import -` reads them."""
+    """`-o -` writes exactly the bytes of the file, and `import -` reads them."""
     write_spool(data_dir, make_incident())
     spanreplay("export", "latest", "-o", "x.replay")
     piped = spanreplay("export", "latest", "-o", "-")
@@ -81,7 +81,7 @@ def test_export_to_standard_output_is_the_file(spanreplay: Invoke, data_dir: Pat
 
 
 def test_export_to_where_nothing_can_be_written_is_one_line(spanreplay: Invoke, data_dir: Path) -> None:
-    """A file that cannot be written is said in one line, and nothing is left half written."""
+    """A file that cannot be written gives one line, and nothing is left half written."""
     write_spool(data_dir, make_incident())
     result = spanreplay("export", "latest", "-o", "no/such/folder/x.replay")
     assert result.exit_code == 1
@@ -89,7 +89,7 @@ def test_export_to_where_nothing_can_be_written_is_one_line(spanreplay: Invoke, 
 
 
 def test_import_of_something_else_is_refused(spanreplay: Invoke, here: Path) -> None:
-    """A file that is no recording is named as such."""
+    """A file that is not a recording is refused by name."""
     (here / "notes.txt").write_text("hello")
     result = spanreplay("import", "notes.txt")
     assert result.exit_code == 1
@@ -117,7 +117,7 @@ class _CollectorServer(ThreadingHTTPServer):
 
 
 def test_ship_sends_what_lies_here(spanreplay: Invoke, data_dir: Path) -> None:
-    """Recordings made without a collector reach it by `ship`, and are gone here once it has them."""
+    """Recordings made without a collector reach it by `ship`, and are deleted here once it has them."""
     write_spool(data_dir, make_incident())
     with _CollectorServer(("127.0.0.1", 0), _Collector) as server:
         server.requests = []
@@ -137,7 +137,7 @@ def test_ship_sends_what_lies_here(spanreplay: Invoke, data_dir: Path) -> None:
 
 
 def test_ship_without_a_collector_says_what_to_set(spanreplay: Invoke) -> None:
-    """Nowhere to ship to is an error that names the variable."""
+    """If there is no collector to ship to, the error names the variable to set."""
     result = spanreplay("ship")
     assert result.exit_code == 1
     assert "OTEL_EXPORTER_OTLP_ENDPOINT" in result.stderr

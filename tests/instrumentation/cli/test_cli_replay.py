@@ -1,4 +1,4 @@
-"""`spanreplay record`, `replay` and `doctor` with a real agent, a real SDK and a provider that is then gone."""
+"""`spanreplay record`, `replay` and `doctor` with a real agent and SDK, and a provider that stops after recording."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.shell import AGENT, Shell, open_shell
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Shell, str]:
-    """A shell in whose directory one run was recorded, and what it printed; the provider is stopped."""
+    """A shell with one recorded run in its directory, and the run's output; the provider is stopped."""
     with Provider() as provider:
         shell = open_shell(tmp_path_factory.mktemp("agent"), provider)
         done = shell.spanreplay("record", "--", "python", "agent.py", "0", "sell 1,000", "report")
@@ -30,7 +30,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Shell, str]:
 
 
 def test_u1_record_leaves_output_and_exit_status_alone(recorded: tuple[Shell, str]) -> None:
-    """What the agent printed is its own, and the run is listed with its calls."""
+    """The agent's output is unchanged, and the run is listed with its calls."""
     shell, printed = recorded
     assert [line.partition(" -> ")[0] for line in printed.splitlines()] == ["sell 1,000", "report"]
     [run] = shell.runs()
@@ -38,7 +38,7 @@ def test_u1_record_leaves_output_and_exit_status_alone(recorded: tuple[Shell, st
 
 
 def test_s62_replay_is_identical_without_a_provider(recorded: tuple[Shell, str], tmp_path: Path) -> None:
-    """With the provider gone the run replays byte for byte: by id, as a file, in an empty directory."""
+    """With the provider gone the run replays byte for byte: by id, from a file, in an empty directory."""
     shell, printed = recorded
     verdict_file = tmp_path / "verdict.json"
     done = shell.spanreplay(
@@ -61,7 +61,7 @@ def test_s62_replay_is_identical_without_a_provider(recorded: tuple[Shell, str],
 
 
 def test_s28_replay_of_changed_code_names_the_one_call(recorded: tuple[Shell, str]) -> None:
-    """Another prompt is told as one changed call, with both texts and the line of code; nothing goes live."""
+    """Another prompt is reported as one changed call, with both texts and the line of code; nothing goes live."""
     shell, _ = recorded
     done = shell.spanreplay("replay", "latest", "--", "python", "agent.py", "0", "sell $1,000", "report")
     assert done.returncode == 3
@@ -72,7 +72,7 @@ def test_s28_replay_of_changed_code_names_the_one_call(recorded: tuple[Shell, st
 
 
 def test_s28_replay_serves_a_changed_call_when_asked_to(recorded: tuple[Shell, str]) -> None:
-    """--on-change serve goes on with the recorded answer, and still says what differs."""
+    """--on-change serve goes on with the recorded answer, and still reports the difference."""
     shell, printed = recorded
     command = ("replay", "latest", "--on-change", "serve", "--json", "-", "--", "python", "agent.py", "0")
     done = shell.spanreplay(*command, "sell $1,000", "report")
@@ -90,7 +90,7 @@ def test_replay_with_another_exit_status_is_diverged(recorded: tuple[Shell, str]
 
 
 def test_replay_that_has_no_verdict_is_an_error(recorded: tuple[Shell, str]) -> None:
-    """An agent that was never under replay ends with 1 and a clear line, whatever its own exit status."""
+    """An agent that never started under the replay ends with 1 and a clear line, whatever its own exit status."""
     shell, _ = recorded
     for command in (["true"], ["sh", "-c", "kill -9 $$"]):
         done = shell.spanreplay("replay", "latest", "--", *command)
@@ -127,7 +127,7 @@ def test_replay_does_not_depend_on_what_switches_telemetry_off(recorded: tuple[S
 def test_replay_wrong_usage_and_errors_end_before_the_agent_runs(
     recorded: tuple[Shell, str], arguments: tuple[str, ...], status: int, message: str
 ) -> None:
-    """What cannot be replayed is said in a line, with the right status."""
+    """A run that cannot be replayed is reported in one line, with the right status."""
     shell, _ = recorded
     done = shell.spanreplay(*arguments)
     assert done.returncode == status
@@ -136,7 +136,7 @@ def test_replay_wrong_usage_and_errors_end_before_the_agent_runs(
 
 
 def test_u1_replay_without_a_command_starts_the_recorded_one(recorded: tuple[Shell, str], tmp_path: Path) -> None:
-    """The recorded script with its arguments, from the same folder; elsewhere the command has to be written."""
+    """The recorded script runs with its arguments, from the same folder; elsewhere the command is required."""
     shell, printed = recorded
     done = shell.spanreplay("replay", "latest")
     assert (done.returncode, done.stdout) == (0, printed), done.stderr
@@ -147,7 +147,7 @@ def test_u1_replay_without_a_command_starts_the_recorded_one(recorded: tuple[She
 
 
 def test_s48_replay_of_a_killed_run_goes_to_its_frontier(recorded: tuple[Shell, str], tmp_path: Path) -> None:
-    """A run that was killed replays as far as it went, is called incomplete, and ends with 4."""
+    """A killed run replays up to its frontier, is called incomplete, and ends with 4."""
     shell, _ = recorded
     dies = "    if sys.argv[1] == '9': __import__('os').kill(__import__('os').getpid(), 9)\n    print(question"
     (tmp_path / "agent.py").write_text(AGENT.replace("    print(question", dies))
@@ -163,7 +163,7 @@ def test_s48_replay_of_a_killed_run_goes_to_its_frontier(recorded: tuple[Shell, 
 
 
 def test_doctor_tells_what_is_recorded_and_what_is_in_the_way(recorded: tuple[Shell, str]) -> None:
-    """The doctor runs the agent, lists the seams that took, and names what hinders."""
+    """The doctor runs the agent, lists the seams that were installed, and names obstacles."""
     shell, _ = recorded
     fine = shell.spanreplay("doctor", "--json", "--", "python", "-c", "import httpx; print('hello')")
     findings = {f["subject"]: f for f in json.loads(fine.stdout)}
@@ -192,7 +192,7 @@ def test_doctor_tells_what_is_recorded_and_what_is_in_the_way(recorded: tuple[Sh
 def test_s29_a_replay_that_nobody_watches_has_a_limit(
     changed: dict[str, Any], wanted: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ten minutes and ten times what the run took; none for live calls, for who debugs, and beside another one."""
+    """Ten minutes plus ten times the run; none with live calls, a terminal, a debugger or an explicit limit."""
     monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: changed.get("is_terminal", False)))
     monkeypatch.setenv("SPANREPLAY_REPLAY_IDLE", changed.get("setting", ""))
     options = {"live": (), "on_change": (), "port": None, **changed}

@@ -1,4 +1,4 @@
-"""`spanreplay report`, and the reports that `replay` writes: several at once, for good and bad verdicts."""
+"""`spanreplay report`, and the reports that `replay` writes: several at once, for every verdict."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_report_reads_standard_input(spanreplay: Invoke) -> None:
 def test_report_refuses_in_one_line(
     spanreplay: Invoke, here: Path, arguments: tuple[str, ...], status: int, message: str
 ) -> None:
-    """What cannot be read or written is said, with the right status."""
+    """Unreadable input and unwritable output give one line and the right status."""
     (here / "torn.json").write_text("{")
     odd = {"schema": "divergence/1", "verdict": "diverged", "divergences": [{"kind": [], "message": "x"}]}
     (here / "odd.json").write_text(json.dumps(odd))
@@ -71,7 +71,7 @@ def test_report_refuses_in_one_line(
 def test_report_github_appends_to_the_step_summary(
     spanreplay: Invoke, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where GitHub names a summary it grows, and files are named from the checkout's root."""
+    """If GitHub names a step summary, the report is appended to it, and paths start at the checkout's root."""
     summary = here / "summary.md"
     summary.write_text("before\n")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
@@ -83,7 +83,7 @@ def test_report_github_appends_to_the_step_summary(
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Shell:
-    """A shell in whose directory one run was recorded; the provider is gone."""
+    """A shell with one recorded run in its directory; the provider is gone."""
     with Provider() as provider:
         shell = open_shell(tmp_path_factory.mktemp("agent"), provider)
         done = shell.spanreplay("record", "--", "python", "agent.py", "0", "sell 1,000")
@@ -101,7 +101,7 @@ def _replay(shell: Shell, folder: Path, question: str) -> subprocess.CompletedPr
 
 @pytest.mark.parametrize(("question", "word"), [("sell 1,000", "identical"), ("sell $1,000", "diverged")])
 def test_s65_replay_writes_all_reports_at_once(recorded: Shell, tmp_path: Path, question: str, word: str) -> None:
-    """One replay writes every report, and the agent's standard output stays its own."""
+    """One replay writes every report, and standard output is the agent's alone."""
     done = _replay(recorded, tmp_path, question)
     assert done.returncode == EXIT_STATUS[word], done.stderr
     assert "::" not in done.stdout
@@ -116,14 +116,14 @@ def test_s65_replay_writes_all_reports_at_once(recorded: Shell, tmp_path: Path, 
 
 
 def test_replay_refuses_reports_that_cannot_be_written(recorded: Shell, tmp_path: Path) -> None:
-    """A folder that is not there and two reports on standard output are wrong usage, before the agent runs."""
+    """A missing folder, or two reports on standard output, is wrong usage, reported before the agent runs."""
     for options in (("--junit", str(tmp_path / "no" / "v.xml")), ("--json", "-", "--sarif", "-")):
         done = recorded.spanreplay("replay", "latest", *options, "--", "python", "agent.py", "0", "sell 1,000")
         assert (done.returncode, done.stdout) == (2, "")
 
 
 def test_replay_goes_on_without_a_step_summary(recorded: Shell, tmp_path: Path) -> None:
-    """A summary that cannot be written is said, and the verdict stands."""
+    """A summary that cannot be written is reported, and the verdict stands."""
     command = ("replay", "latest", "--github", "--", "python", "agent.py", "0", "sell 1,000")
     done = recorded.spanreplay(*command, GITHUB_STEP_SUMMARY=os.fspath(tmp_path))
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""What the doctor says of sampling."""
+"""The doctor's lines about sampling."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from spanreplay.cli.diagnose import check_environment
 
 
 def test_n3_the_doctor_says_which_units_are_kept() -> None:
-    """Rules and users that are set, and a setting that can't be used; nothing where everything is kept."""
+    """The doctor lists rules and users that are set, and an unusable setting; nothing if everything is kept."""
     set_well = {"SPANREPLAY_SAMPLE": "errors,0.1", "SPANREPLAY_SAMPLE_KEEP_USERS": "ann,bob"}
     (found,) = check_environment(set_well)
     assert (found.level, found.subject) == ("ok", "SPANREPLAY_SAMPLE")

@@ -1,4 +1,4 @@
-"""The command line against a replay service: every command looks there when SPANREPLAY_ENDPOINT is set."""
+"""The command line with a replay service: every command uses it when SPANREPLAY_ENDPOINT is set."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COMMAND = ("--", "python", "agent.py", "0", "sell 1,000")
 
 @dataclass
 class Board:
-    """Takes verdicts as Phoenix would."""
+    """Accepts verdicts as Phoenix would."""
 
     reported: list[tuple[str, str, str]] = field(default_factory=list)
 
@@ -36,7 +36,7 @@ class Board:
 
 @pytest.fixture(scope="module")
 def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Shell, Board, str]]:
-    """A shell that looks at a service, which holds one run; the provider and the local recording are gone."""
+    """A shell with a service that holds one run; the provider and the local recording are gone."""
     folder = tmp_path_factory.mktemp("team")
     with Provider() as provider:
         shell = open_shell(folder, provider)
@@ -51,7 +51,7 @@ def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Shell, Boar
 
 
 def test_u2_show_prints_deep_links_where_the_service_has_phoenix(team: tuple[Shell, Board, str]) -> None:
-    """The tree names the run's page, a call names its own."""
+    """The tree prints the link of the run's page, a call that of its own."""
     shell, _, run_id = team
     assert [run["run_id"] for run in shell.runs()] == [run_id]
     shown = json.loads(shell.spanreplay("show", run_id[:13], "--json").stdout)
@@ -63,7 +63,7 @@ def test_u2_show_prints_deep_links_where_the_service_has_phoenix(team: tuple[She
 
 
 def test_u3_replay_against_a_service_is_identical_and_reported(team: tuple[Shell, Board, str]) -> None:
-    """The run comes from the service, the verdict goes back to it, and its page is named."""
+    """The run comes from the service, the verdict goes back to it, and its page is printed."""
     shell, board, run_id = team
     board.reported.clear()
     done = shell.spanreplay("replay", run_id, *COMMAND)
@@ -73,7 +73,7 @@ def test_u3_replay_against_a_service_is_identical_and_reported(team: tuple[Shell
 
 
 def test_u3_replay_against_a_service_tells_a_bad_commit(team: tuple[Shell, Board, str], tmp_path: Path) -> None:
-    """Changed code ends with 3, and the service hears of it."""
+    """Changed code ends with 3, and the verdict is reported to the service."""
     shell, board, run_id = team
     board.reported.clear()
     done = shell.spanreplay("replay", run_id[:16], *COMMAND[:-1], "sell 1,000 shares")

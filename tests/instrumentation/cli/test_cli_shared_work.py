@@ -1,4 +1,4 @@
-"""Whether a unit shared its work with others of its time, from their recordings and the first difference."""
+"""Decide from the recordings and the first difference whether a unit shared work with concurrent units."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _numbers: Final = itertools.count(1)
 def _make(
     text: str, *asked: str, at: tuple[int, int] = (100, 200), process: str = PROCESS, where: str = "path"
 ) -> Recording:
-    """A unit that was given a text, and asked the model these."""
+    """A unit with this input text and these prompts to a model."""
     run_id = make_run_id(next(_numbers))
     rows: list[dict[str, Any]] = [{"kind": "http", "name": "request", "response": _place(text, where)}]
     if where == "body":
@@ -46,7 +46,7 @@ def _place(text: str, where: str) -> str:
 
 
 def _judge(unit: Recording, kind: str, **first: Any) -> Verdict:
-    """A verdict whose first difference is at the unit's first call of a model."""
+    """A verdict whose first difference is at the unit's first model call."""
     numbers = [call.number for call in unit.calls if call.boundary == MODEL]
     found: Any = {"kind": kind, "boundary": MODEL, "call": numbers[0] if numbers else 9, **first}
     return {"verdict": "diverged", "run_id": unit.run_id, "reasons": ["before"], "divergences": [found]}
@@ -54,7 +54,7 @@ def _judge(unit: Recording, kind: str, **first: Any) -> Verdict:
 
 @pytest.mark.parametrize("where", ["path", "query", "body"])
 def test_p4_a_call_that_was_made_for_another_unit_is_named(where: str) -> None:
-    """By the unit that made it alone, and by the one for which it was made."""
+    """The call is named for the unit that made it for both, and for the one that now makes it itself."""
     first = _make("red fox", "Answer red fox; grey owl", where=where)
     second = _make("grey owl", where=where)
     diff = [{"path": "messages[0].content", "recorded": "Answer red fox; grey owl", "now": "Answer red fox"}]
@@ -71,7 +71,7 @@ def test_p4_a_call_that_was_made_for_another_unit_is_named(where: str) -> None:
 
 @pytest.mark.parametrize("kind", ["missing_call", "order_stall"])
 def test_p4_a_call_that_is_not_made_now_may_have_been_anothers(kind: str) -> None:
-    """A program that waits for ever may wait for a call of any unit of its time, or for what another one brings."""
+    """A stalled program may wait for a call of any concurrent unit, or for something that another unit provides."""
     first, second = _make("amber", "Answer birch"), _make("birch")
     assert explain(_judge(first, kind), first, [second])["verdict"] == "incomplete"
     is_stall = kind == "order_stall"
@@ -81,16 +81,16 @@ def test_p4_a_call_that_is_not_made_now_may_have_been_anothers(kind: str) -> Non
 @pytest.mark.parametrize(
     ("recorded", "now", "other"),
     [
-        ("Answer amber; birch", "Reply amber; birch", "birch"),  # both ask for the other one
-        ("Answer amber; birches", "Answer amber", "birch"),  # no whole word of it
+        ("Answer amber; birch", "Reply amber; birch", "birch"),  # both versions mention the other unit's text
+        ("Answer amber; birches", "Answer amber", "birch"),  # not a whole word of the prompt
         ("Answer amber twice", "Answer amber", "birch"),
-        ("Answer amber; amber", "Answer", "amber"),  # both brought it
-        ("Answer amber; ox", "Answer amber", "ox"),  # too short to tell anything
-        ("Answer amber; everyone", "Answer amber", "birch"),  # in a header
+        ("Answer amber; amber", "Answer", "amber"),  # both units were given it
+        ("Answer amber; ox", "Answer amber", "ox"),  # too short to be evidence
+        ("Answer amber; everyone", "Answer amber", "birch"),  # only in a header
     ],
 )
 def test_p4_a_change_that_no_other_unit_explains_is_a_divergence(recorded: str, now: str, other: str) -> None:
-    """What is left out has to be what another one was given, and this one was not."""
+    """The omitted text must be the other unit's input, and not this unit's."""
     unit = _make("amber", recorded)
     diff = [{"path": "messages[0].content", "recorded": recorded, "now": now}]
     verdict = _judge(unit, "changed_call", diff=diff)
@@ -99,7 +99,7 @@ def test_p4_a_change_that_no_other_unit_explains_is_a_divergence(recorded: str, 
 
 @pytest.mark.parametrize("kind", ["file_changed", "stdout_changed", "moved"])
 def test_p4_only_calls_are_explained_by_other_units(kind: str) -> None:
-    """Other differences are not looked at, nor are other verdicts."""
+    """Other kinds of differences and other verdicts stay unchanged."""
     unit, other = _make("amber", "Answer birch"), _make("birch", "Answer amber")
     verdict = _judge(unit, kind)
     assert explain(verdict, unit, [other]) is verdict
@@ -108,7 +108,7 @@ def test_p4_only_calls_are_explained_by_other_units(kind: str) -> None:
 
 
 def test_p4_an_extra_call_has_to_be_at_the_same_boundary() -> None:
-    """Another one's call of another model says nothing of it."""
+    """Another unit's call to another model explains nothing."""
     unit, other = _make("amber"), _make("birch", "Answer amber")
     assert explain(_judge(unit, "extra_call"), unit, [other])["verdict"] == "incomplete"
     assert explain(_judge(unit, "extra_call", boundary="tool:pay"), unit, [other])["verdict"] == "diverged"
@@ -119,13 +119,13 @@ def test_p4_an_extra_call_has_to_be_at_the_same_boundary() -> None:
     [
         ({}, "incomplete"),
         ({"at": (150, 300)}, "incomplete"),
-        ({"at": (201, 300)}, "diverged"),  # began when this one was over
-        ({"at": (10, 99)}, "diverged"),  # was over when this one began
+        ({"at": (201, 300)}, "diverged"),  # began after this one had ended
+        ({"at": (10, 99)}, "diverged"),  # ended before this one began
         ({"process": make_run_id(77)}, "diverged"),
     ],
 )
 def test_p4_units_of_another_time_or_process_share_nothing(changes: dict[str, Any], verdict: str) -> None:
-    """Of the catalog those are looked at that the same process served meanwhile."""
+    """Only units that the same process served at the same time are looked at in the catalog."""
     unit, other = _make("amber"), _make("birch", "Answer amber; birch", **changes)
     runs = {each.run_id: each for each in (unit, other, make_recording())}
     asked = []
@@ -140,7 +140,7 @@ def test_p4_units_of_another_time_or_process_share_nothing(changes: dict[str, An
 
 
 def test_p4_a_unit_that_has_not_ended_may_share_with_all_later_ones() -> None:
-    """Its end is not known: of a worker that was killed."""
+    """The end of a unit whose worker was killed is unknown, so any later unit may share work with it."""
     unit, other = _make("amber"), _make("birch", "Answer amber; birch", at=(10, 10))
     killed = Recording(replace(other.root, manifest={}), other.calls)
     runs = {each.run_id: each for each in (unit, killed)}

@@ -1,4 +1,4 @@
-"""`spanreplay show` tells a run call by call."""
+"""`spanreplay show` prints a run call by call."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Invoke = Callable[..., Result]
 
 
 def test_show_tree_tells_what_was_asked_and_answered(spanreplay: Invoke, data_dir: Path) -> None:
-    """The tree has lanes, calls inside of calls, models, parameters, tokens, inputs and outputs."""
+    """The tree has lanes, nested calls, models, parameters, tokens, inputs and outputs."""
     recording = make_incident()
     write_spool(data_dir, recording)
     result = spanreplay("show", recording.run_id[:13])
@@ -58,7 +58,7 @@ def test_show_json_holds_everything(spanreplay: Invoke, data_dir: Path) -> None:
 
 
 def test_show_call_is_whole(spanreplay: Invoke, data_dir: Path) -> None:
-    """One call is shown with nothing shortened, its stream's chunks joined."""
+    """One call is shown unabridged, its stream's chunks joined."""
     recording = make_incident()
     write_spool(data_dir, recording)
     result = spanreplay("show", "latest", "--call", "4")
@@ -70,7 +70,7 @@ def test_show_call_is_whole(spanreplay: Invoke, data_dir: Path) -> None:
 
 
 def test_show_escapes_what_a_recording_holds(spanreplay: Invoke, data_dir: Path) -> None:
-    """A recording cannot drive the terminal of who looks at it, in any form of output."""
+    """A recording cannot drive the terminal of its reader, in any form of output."""
     hostile = "\x1b[2J\x07\u202e[bold]x[/bold]\x9b31m"
     recording = make_incident()
     calls = tuple(
@@ -86,7 +86,7 @@ def test_show_escapes_what_a_recording_holds(spanreplay: Invoke, data_dir: Path)
 
 
 def test_show_incomplete_run_says_why(spanreplay: Invoke, data_dir: Path) -> None:
-    """A run that was killed is shown as far as it goes, with its holes."""
+    """A run that was killed is shown up to its end, with its holes."""
     recording = make_incident()
     last = replace(recording.calls[-1], outcome=Outcome.OPEN.value, response="", end_seq=-1)
     killed = Recording(replace(recording.root, manifest={}, outcome="open"), (*recording.calls[:-1], last))
@@ -107,7 +107,7 @@ def test_show_incomplete_run_says_why(spanreplay: Invoke, data_dir: Path) -> Non
     ids=["unknown run", "no runs", "no file"],
 )
 def test_show_of_what_is_not_there_is_one_line(spanreplay: Invoke, arguments: tuple[str, ...], message: str) -> None:
-    """What cannot be found is said in one line with a hint, and ends with 1."""
+    """Anything that cannot be found gives one line with a hint, and ends with 1."""
     result = spanreplay(*arguments)
     assert result.exit_code == 1
     assert result.stdout == ""
@@ -117,7 +117,7 @@ def test_show_of_what_is_not_there_is_one_line(spanreplay: Invoke, arguments: tu
 
 
 def test_show_call_that_is_not_there_names_those_that_are(spanreplay: Invoke, data_dir: Path) -> None:
-    """A wrong number of a call is answered with the right ones."""
+    """An invalid call number is answered with the valid ones."""
     write_spool(data_dir, make_incident())
     assert "has no call 99; its calls are 1 to 4" in spanreplay("show", "latest", "--call", "99").stderr
 
@@ -138,7 +138,7 @@ def test_show_call_that_is_not_there_names_those_that_are(spanreplay: Invoke, da
     ],
 )
 def test_show_preview_takes_any_json(changes: dict[str, str], asked: str | None, answered: str) -> None:
-    """Whatever stands in a recording is told somehow; nothing raises."""
+    """Any JSON in a recording gets a preview; nothing raises."""
     call = make_call(make_run_id(), 2, **changes)
     if asked is not None:
         assert asked_of(call) == asked
@@ -146,7 +146,7 @@ def test_show_preview_takes_any_json(changes: dict[str, str], asked: str | None,
 
 
 def test_show_facts_are_short() -> None:
-    """Facts name the model that answered, parameters and tokens, and an end that is not the usual one."""
+    """Facts name the model that answered, parameters, tokens, and an unusual finish reason."""
     call = make_call(
         make_run_id(),
         1,

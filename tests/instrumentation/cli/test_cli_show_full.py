@@ -1,4 +1,4 @@
-"""`spanreplay show --full`, and what git makes of it: a change of a recording is read as text."""
+"""`spanreplay show --full` as git's text conversion, so that a change of a recording is readable."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _git(folder: Path, *words: str) -> str:
 
 
 def test_show_full_is_the_same_for_the_same_behaviour(spanreplay: Invoke, data_dir: Path) -> None:
-    """Whole requests and answers of every call; another id, time and duration change nothing."""
+    """Requests and answers are printed whole; another id, time or duration changes nothing."""
     first, second = make_incident(), make_incident(7, start_ns=1_790_000_900_000_000_000)
     second = Recording(second.root, tuple(replace(call, end_ns=call.end_ns + 9_000_000) for call in second.calls))
     for run in (first, second):
@@ -42,7 +42,7 @@ def test_show_full_is_the_same_for_the_same_behaviour(spanreplay: Invoke, data_d
 
 
 def test_w6_a_diff_of_a_recording_is_text(spanreplay: Invoke, data_dir: Path, tmp_path: Path) -> None:
-    """As docs/pytest.md says it: git shows the one line that changed, and not that a binary file differs."""
+    """As docs/pytest.md promises, git shows the one line that changed instead of "binary files differ"."""
     folder = tmp_path / "repository"
     folder.mkdir()
     _git(folder, "init", "-q")

@@ -1,4 +1,4 @@
-"""`spanreplay show --html`: a run as one page, looked at in a real Chromium."""
+"""`spanreplay show --html`: a run as one page, tested in a real Chromium."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ in_browser: Final = pytest.mark.skipif(not find_chromium(), reason="no Chromium 
 
 @pytest.fixture(scope="module")
 def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """One page of one Chromium for all tests here."""
+    """One Chromium page for all tests here."""
     with open_page(tmp_path_factory.mktemp("chromium")) as page:
         yield page
 
@@ -54,7 +54,7 @@ def _read(page: str) -> _Tags:
 
 
 def _hostile() -> Recording:
-    """A run every text of which would be markup."""
+    """A run whose every text is markup."""
     run = make_incident()
     calls = [
         replace(
@@ -78,7 +78,7 @@ def _hostile() -> Recording:
 @pytest.mark.slow
 @in_browser
 def test_w7_a_link_to_a_call_opens_it(chromium: Any, spanreplay: Invoke, data_dir: Path) -> None:
-    """One page holds the run; calls are folded, and an address of one, also of one made inside another, unfolds it."""
+    """One page holds the run; calls are folded, and a link to a call, also to a nested one, unfolds it."""
     run = make_incident()
     write_spool(data_dir, run)
     done = spanreplay("show", "latest", "--html", "run.html")
@@ -103,7 +103,7 @@ def test_w7_a_link_to_a_call_opens_it(chromium: Any, spanreplay: Invoke, data_di
 @pytest.mark.slow
 @in_browser
 def test_w7_a_hostile_run_does_nothing_in_the_page(chromium: Any, tmp_path: Path) -> None:
-    """Whatever a recording holds is text in it: no script runs, nothing is loaded."""
+    """Everything in a recording is text in the page: no script runs, nothing is loaded."""
     path = tmp_path / "run.html"
     run = _hostile()
     path.write_text(pages.render_run(run, run.calls, {}), encoding="utf-8")
@@ -116,7 +116,7 @@ def test_w7_a_hostile_run_does_nothing_in_the_page(chromium: Any, tmp_path: Path
 
 
 def test_w7_every_text_of_a_run_is_escaped() -> None:
-    """The same without a browser: the elements are those of the page, and no control character is left."""
+    """Without a browser: the page has only its own elements, and no control character is left."""
     run = _hostile()
     page = pages.render_run(run, run.calls, {run.calls[0].span_id: "javascript:alert(1)"})
     plain = make_incident()
@@ -126,7 +126,7 @@ def test_w7_every_text_of_a_run_is_escaped() -> None:
 
 
 def test_w7_a_page_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A long text is cut, and says by how much; calls beyond the page's limit are listed without theirs."""
+    """A long text is cut and says by how much; calls beyond the page's limit are listed without their text."""
     run = make_incident()
     long = replace(run.calls[1], response=json.dumps({"value": "x" * 100_000}))
     page = pages.render_run(Recording(run.root, (long,)), (long,), {})
@@ -142,7 +142,7 @@ def test_w7_a_page_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_w7_calls_that_are_chosen_are_in_the_page(spanreplay: Invoke, data_dir: Path) -> None:
-    """--kind, --grep and --errors choose for the page as they do for the terminal; what is not said is refused."""
+    """--kind, --grep and --errors select calls for the page as for the terminal; unsupported options are refused."""
     write_spool(data_dir, make_incident())
     assert spanreplay("show", "latest", "--kind", "tool", "--html", "run.html").exit_code == 0
     text = "".join(_read(Path("run.html").read_text(encoding="utf-8")).texts)
@@ -156,7 +156,7 @@ def test_w7_calls_that_are_chosen_are_in_the_page(spanreplay: Invoke, data_dir: 
 
 
 def test_w7_calls_that_stand_in_a_circle_are_listed() -> None:
-    """A recording may say that a call was made inside of itself, or of one that was made inside of it."""
+    """A recording may claim that a call was made inside itself, or that two calls contain each other."""
     run = make_incident()
     first, second = replace(run.calls[0], parent=2), replace(run.calls[1], parent=1)
     own = replace(run.calls[2], parent=3)

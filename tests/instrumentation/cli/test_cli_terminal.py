@@ -1,4 +1,4 @@
-"""Nothing in a recording or a verdict drives the terminal, the log of a CI or the reader of a report."""
+"""Nothing in a recording or a verdict can control a terminal, a CI log or the viewer of a report."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _write(data_dir: Path, request: ExportTraceServiceRequest, run_id: str) -> N
 
 
 def test_r8_no_field_of_a_recording_reaches_the_terminal_raw(spanreplay: Invoke, data_dir: Path) -> None:
-    """Every text of every span, changed to control characters, is written out by every command that shows it."""
+    """Every text of every span, replaced by control characters, is escaped by every command that shows it."""
     recording = make_incident()
     request = make_request(recording)
     names = {each.key for each in iter_attributes(request) if each.value.HasField("string_value")}
@@ -69,7 +69,7 @@ def _texts(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("form", ["text", "junit", "github", "sarif", "html"])
 def test_r8_no_text_of_a_verdict_reaches_a_report_raw(form: str) -> None:
-    """Every text of a verdict, changed to control characters, is written out in every format."""
+    """Every text of a verdict, replaced by control characters, is escaped in every format."""
     verdict = json.loads((GOLDEN / "changed_call.json").read_text(encoding="utf-8"))
     for path in _texts(verdict):
         changed = node = copy.deepcopy(verdict)
@@ -81,12 +81,12 @@ def test_r8_no_text_of_a_verdict_reaches_a_report_raw(form: str) -> None:
         except (KeyError, ValueError):  # a closed set: the command refuses such a verdict
             continue
         assert not _unsafe(report), path
-        if form != "html":  # which no CI reads as a log
+        if form != "html":  # no CI reads HTML as a log
             assert not any(line.startswith("::error::PWN") for line in report.splitlines()), path
 
 
 def test_r8_what_python_prints_of_our_errors_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:
-    """An exception of ours that ends the agent, and a line of ours on standard error, show names written out."""
+    """An exception of ours that ends the agent, and our lines on standard error, show names escaped."""
     for exc in (ReplayMiss(HOSTILE), SourceError(HOSTILE, hint=HOSTILE), Unserializable("$", HOSTILE)):
         assert not _unsafe(str(exc) + getattr(exc, "hint", ""))
         assert "\\x1b]0;PWN\\x07" in str(exc)

@@ -1,4 +1,4 @@
-"""Times as people write them."""
+"""Times in the forms that people type."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ NOW = datetime(2026, 11, 21, 9, 20, 30, tzinfo=ZONE)
     ],
 )
 def test_time_is_read_as_people_write_it(text: str, expected: str) -> None:
-    """Clock times are the last that passed, lengths are ago, ISO 8601 is itself."""
+    """Clock times mean their latest occurrence, durations count back from now, ISO 8601 is exact."""
     assert parse_time(text, NOW).isoformat() == expected
 
 
 def test_time_without_zone_is_local() -> None:
-    """ISO 8601 without a zone is the reader's time."""
+    """ISO 8601 without a zone is local time."""
     at = parse_time("2026-11-20T16:31", NOW)
     assert at == datetime(2026, 11, 20, 16, 31).astimezone()
 
 
 @pytest.mark.parametrize("text", ["", "soon", "24:61", "9.04", "2026-13-01", "10x", "99999w", "-2h"])
 def test_time_that_cannot_be_read_is_refused(text: str) -> None:
-    """Nothing is guessed."""
+    """A time that cannot be read is refused, never guessed."""
     with pytest.raises(ValueError, match=r".+"):
         parse_time(text, NOW)
 
 
 def test_time_lengths_and_formats() -> None:
-    """Lengths are exact, and written for people and for machines."""
+    """Durations are exact, and formatted for people and for machines."""
     assert parse_span("1.5h") == timedelta(minutes=90)
     assert to_ns(datetime(1970, 1, 1, 0, 0, 1, 500_000, tzinfo=timezone.utc)) == 1_500_000_000
     assert format_iso(1_500_000_000) == "1970-01-01T00:00:01.500Z"

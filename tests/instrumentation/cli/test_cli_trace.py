@@ -1,4 +1,4 @@
-"""Which call led to which run of a trace, and which command starts which application."""
+"""The call that led to each run of a trace, and the command that starts each application."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ URL: Final = "http://stock:8000"
 def _make(
     number: int, at: tuple[int, int], target: str, *requests: tuple[str, int, int], method: str = "GET"
 ) -> Recording:
-    """The run of a request for a target, which made requests: URL, begin and end."""
+    """The run of a request for a target, with the requests that it made: URL, start and end."""
     run_id = make_run_id(number)
     path, _, query = target.partition("?")
     given = {"value": {"method": method, "path": path, "query_string": query}}
@@ -49,7 +49,7 @@ def _show(links: Any) -> dict[str, tuple[str, int]]:
 
 
 def test_p6_a_run_belongs_to_the_call_that_asked_for_it() -> None:
-    """By method, path, query and time; of equal calls each leads to one run, in their order."""
+    """Runs are matched by method, path, query and time; equal calls lead to one run each, in order."""
     first = _make(1, (0, 100), "/", (f"{URL}/a%20b?n=1", 10, 20), (f"{URL}/same", 30, 40), (f"{URL}/same", 50, 60))
     called = [_make(2, (12, 18), "/a b?n=1"), _make(4, (52, 58), "/same"), _make(3, (32, 38), "/same")]
     links = find_links([*called, first])
@@ -60,7 +60,7 @@ def test_p6_a_run_belongs_to_the_call_that_asked_for_it() -> None:
 
 
 def test_p6_equal_calls_of_one_time_lead_to_a_run_each() -> None:
-    """In the order in which they began."""
+    """Equal concurrent calls are matched in the order in which they began."""
     first = _make(1, (0, 100), "/", (f"{URL}/same", 10, 60), (f"{URL}/same", 12, 60))
     called = [_make(2, (20, 50), "/same"), _make(3, (25, 50), "/same")]
     assert _show(find_links([first, *called])) == {make_run_id(2): (first.run_id, 2), make_run_id(3): (first.run_id, 3)}
@@ -73,17 +73,17 @@ def test_p6_equal_calls_of_one_time_lead_to_a_run_each() -> None:
         _make(2, (12, 18), "/a?n=2"),
         _make(2, (12, 18), "/a", method="POST"),
         _make(2, (9, 18), "/a"),  # began before the call
-        _make(2, (21, 30), "/a"),  # began when the call was over
+        _make(2, (21, 30), "/a"),  # began after the call was over
     ],
 )
 def test_p6_a_run_that_no_call_asked_for_has_no_caller(called: Recording) -> None:
-    """Nor does a run call itself."""
+    """A run with no matching call has no caller, and a run never calls itself."""
     first = _make(1, (0, 100), "/a", (f"{URL}/a", 10, 20))
     assert find_links([first, called]) == {}
 
 
 def test_p6_a_chain_of_calls_is_replayed_from_its_end() -> None:
-    """The deepest first, whatever order they are given in."""
+    """The deepest call comes first, whatever order they are given in."""
     runs = [
         _make(1, (0, 100), "/", (f"{URL}/b", 10, 90)),
         _make(2, (20, 80), "/b", (f"{URL}/c", 30, 70)),
@@ -106,7 +106,7 @@ def test_p6_a_chain_of_calls_is_replayed_from_its_end() -> None:
     ],
 )
 def test_p6_the_recorded_answer_is_status_headers_and_body(request_text: str, answer: object) -> None:
-    """None where the body is not kept."""
+    """The recorded answer has status, headers and body, and is None if the body was not kept."""
     run = make_recording(calls=0)
     call: CallRecord = make_call(run.run_id, 1, kind="http", name="response", request=request_text)
     assert answer_of(Recording(run.root, (call,))) == answer
@@ -114,7 +114,7 @@ def test_p6_the_recorded_answer_is_status_headers_and_body(request_text: str, an
 
 
 def test_p4_each_application_has_its_command_and_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command that is a path is looked for in the folder of its application."""
+    """A command that is a path is resolved in its application's folder."""
     (tmp_path / "stock").mkdir()
     python = tmp_path / "stock" / "python3"
     python.symlink_to(sys.executable)
@@ -139,7 +139,7 @@ def test_p4_each_application_has_its_command_and_folder(tmp_path: Path, monkeypa
     ],
 )
 def test_p4_a_command_that_is_missing_or_wrong_is_named(commands: list[str], folders: list[str], why: str) -> None:
-    """Before anything is started."""
+    """A missing or invalid command is named before anything is started."""
     with pytest.raises(click.UsageError) as caught:
         read_services([_make(1, (0, 1), "/"), _make(2, (0, 1), "/")], commands, folders)
     assert caught.value.message == why
@@ -163,12 +163,12 @@ ASKED: Final[dict[str, Any]] = {
     ],
 )
 def test_p4_what_a_caller_asks_for_now_is_given(now: dict[str, Any], changed: list[str], given: Given) -> None:
-    """What is as recorded is not given: there the recording knows more, since it can show what redaction hides."""
+    """Only the differences are given: for the rest the recording knows more, since it can reveal redacted values."""
     assert compare_requests(ASKED, {**ASKED, **now}) == Sent(given, changed)
 
 
 def test_p4_a_request_as_recorded_is_not_given() -> None:
-    """Nor one to another host, or with a hidden header of another value; one that is too large says so."""
+    """Nothing is given for an equal request, another host or a changed hidden header; a large body is reported."""
     assert compare_requests(ASKED, ASKED) is None
     assert compare_requests(ASKED, {**ASKED, "url": "http://elsewhere/price?cut=1"}) is None
     assert compare_requests(ASKED, {**ASKED, "headers": {**ASKED["headers"], "x-key": "rdx-abc"}}) is None
@@ -190,13 +190,13 @@ def test_p4_a_request_as_recorded_is_not_given() -> None:
 def test_p4_an_answer_of_now_has_what_differs(
     now: Answer, changed: list[str], value: tuple[int, list[list[str]], list[str], Any]
 ) -> None:
-    """Status, headers and body, each where it is another one; a body as the caller's client gives it, unpacked."""
+    """Status, headers and body are given if they differ, the body unpacked as the caller's client gives it."""
     found = compare_answers(Answer(200, [("a", "1")], b"yes"), now, [])
     assert found == NewAnswer(dict(zip(("status", "headers", "without", "body"), value, strict=True)), changed)
 
 
 def test_p4_an_answer_as_recorded_is_not_given() -> None:
-    """What redaction hides is as recorded, unless the verdict says where it differs."""
+    """A redacted value counts as unchanged unless the verdict says that it differs."""
     recorded = Answer(200, [("set-cookie", "id=rdx-abc"), ("date", "then")], b"rdx-abc")
     now = Answer(200, [("set-cookie", "id=secret"), ("date", "now")], b"secret")
     assert compare_answers(recorded, now, ["arguments.status"]) is None
@@ -206,7 +206,7 @@ def test_p4_an_answer_as_recorded_is_not_given() -> None:
 
 
 def test_p4_an_answer_takes_the_place_of_the_recorded_one_whole() -> None:
-    """With its outcome; a plan carries it through a file."""
+    """The new answer replaces the recorded one with its outcome; a plan carries it through a file."""
     answer = NewAnswer({"status": 500, "headers": [["a", "2"]], "without": ["b"], "body": "no"}, ["body"])
     plan = Plan().answered([answer.to_patch(parse_selector("http[1]"), "r1")])
     (patch,) = read_plan(plan.to_json()).patches
@@ -220,7 +220,7 @@ def test_p4_an_answer_takes_the_place_of_the_recorded_one_whole() -> None:
 
 
 def test_p4_a_plan_is_read_from_a_file(tmp_path: Path) -> None:
-    """A variable of a process has no room for answers."""
+    """A plan may come from a file, because an environment variable has no room for answers."""
     (tmp_path / "plan.json").write_text(Plan(on_change="serve").to_json())
     assert read_plan(f"@{tmp_path / 'plan.json'}") == Plan(on_change="serve")
     with pytest.raises(ConfigError, match="can't be read: No such file"):

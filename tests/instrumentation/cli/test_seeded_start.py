@@ -1,4 +1,4 @@
-"""A Python that is started with the hashes of another process, and nothing else of it is another."""
+"""A Python that is started with the hash secret of another process, and is otherwise unchanged."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _start(secret: bytes, *argv: str, **environ: str) -> tuple[subprocess.Popen[
 
 @pytest.mark.parametrize("python", [Path(sys.executable), *pythons.other_pythons().values()], ids=_name)
 def test_n2_hashes_are_those_of_the_secret(python: Path) -> None:
-    """Each Python hashes texts and bytes by the secret, in the process that was started, and knows nothing of it."""
+    """Each Python hashes str and bytes by the secret, in the process that was started, and can't notice it."""
     (first, said), (_, again) = (_start(SECRET, str(python), "-c", SAY, "a", "b c") for _ in range(2))
     (_, other), (_, own) = _start(SECRET[::-1], str(python), "-c", SAY), _start(b"", str(python), "-c", SAY, "a", "b c")
     assert said[:2] == again[:2] != other[:2]
@@ -57,7 +57,7 @@ def test_n2_hashes_are_those_of_the_secret(python: Path) -> None:
 
 
 def test_n2_a_seed_that_is_set_stays() -> None:
-    """PYTHONHASHSEED decides where it is set."""
+    """If PYTHONHASHSEED is set, it decides."""
     assert (
         _start(SECRET, sys.executable, "-c", SAY, PYTHONHASHSEED="3")[1][0]
         == (_start(b"", sys.executable, "-c", SAY, PYTHONHASHSEED="3")[1][0])
@@ -75,19 +75,19 @@ def test_n2_a_seed_that_is_set_stays() -> None:
     ids=["no python", "a signal", "no program", "interrupted"],
 )
 def test_n2_a_command_ends_as_ever(argv: tuple[str, ...], status: int) -> None:
-    """Its status and the signal that ended it are its own, whether it was a Python or not."""
+    """The command's exit status or signal is its own, whether it is a Python or not."""
     assert _start(SECRET, *argv)[0].returncode == status
 
 
 def test_n2_a_python_behind_a_program_is_found() -> None:
-    """A program that becomes a Python, as a shell's `exec` does."""
+    """A program that becomes a Python, as with a shell's `exec`, gets the secret."""
     direct = _start(SECRET, sys.executable, "-c", SAY)[1]
     behind = _start(SECRET, "/bin/sh", "-c", 'exec "$0" "$@"', sys.executable, "-c", SAY)[1]
     assert behind[0] == direct[0]
 
 
 def test_n2_random_bytes_of_the_kernels_function_are_asked_of_the_kernel(tmp_path: Path) -> None:
-    """Newer C libraries ask the kernel's function in memory first, which makes no system call: it is missing then."""
+    """Newer C libraries first call a kernel function in memory (the vDSO), which makes no system call; it is hidden."""
     base = dict(struct.iter_unpack("<2Q", Path("/proc/self/auxv").read_bytes())).get(33, 0)
     offset = seeded_start.find_function(lambda at, size: ctypes.string_at(base + at, size)) if base else 0
     if not offset:
@@ -105,7 +105,7 @@ def test_n2_random_bytes_of_the_kernels_function_are_asked_of_the_kernel(tmp_pat
 
 
 def test_n2_where_tracing_is_forbidden_the_command_runs_as_ever() -> None:
-    """With hashes of its own: the kernel refuses, and nobody waits for what does not come."""
+    """If the kernel forbids tracing, the command runs with its own hashes, and nothing hangs."""
     source, target = os.pipe()
     os.write(target, SECRET)
     os.close(target)

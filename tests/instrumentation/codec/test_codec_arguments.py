@@ -31,7 +31,7 @@ class Till:
 
 
 class Mute:
-    """A callable that tells no signature."""
+    """A callable without a signature."""
 
     __signature__ = "none"
 
@@ -54,13 +54,13 @@ def test_arguments_of_one_call_are_the_same_however_spelled(args: tuple[Any, ...
 
 
 def test_arguments_keep_the_variable_ones() -> None:
-    """Extra positional and named arguments have their parameter's name."""
+    """Extra positional and named arguments are stored under their parameter's name."""
     named = call_arguments(pay, (1, "b", 2, 3), {"x": 4})
     assert named == {"amount": 1, "to": "b", "more": [2, 3], "note": None, "extra": {"x": 4}}
 
 
 def test_arguments_leave_out_what_is_excluded() -> None:
-    """Injected parameters are no part of the request, named or among the extras."""
+    """Injected parameters are left out of the request, whether named or among the extras."""
     named = call_arguments(pay, (1,), {"callbacks": object(), "note": "n"}, exclude={"callbacks", "note"})
     assert named == {"amount": 1, "to": "acme"}
 
@@ -77,19 +77,19 @@ def test_arguments_leave_out_what_is_excluded() -> None:
     ids=["method", "class_method", "callable", "partial", "signature"],
 )
 def test_arguments_of_any_callable(function: Any, expected: dict[str, Any]) -> None:
-    """Methods without their self, callables, partials and signatures all work."""
+    """Methods (without their self), callables, partials and signatures all work."""
     assert call_arguments(function, (1,), {}) == expected
 
 
 class Query:
-    """What a truth test would send to the database."""
+    """Query whose truth test would send it to the database."""
 
     def __bool__(self) -> bool:
         raise AssertionError("asked for its truth")
 
 
 def test_s36_arguments_are_not_asked_for_their_truth() -> None:
-    """A data frame has none, and a lazy query would be run for it."""
+    """A data frame has no truth value, and a lazy query would be run to find it."""
     frame, query = np.ones(2), Query()
     named = call_arguments(pay, (frame, query), {"note": query, "x": query})
     assert named["amount"] is frame
@@ -97,6 +97,6 @@ def test_s36_arguments_are_not_asked_for_their_truth() -> None:
 
 
 def test_arguments_that_do_not_fit_are_kept_as_given() -> None:
-    """A call that will fail by itself, or has no signature, keeps its arguments by position."""
+    """A call that will fail anyway, or whose function has no signature, keeps its arguments by position."""
     assert call_arguments(pay, (), {"to": "b"}) == {"args": [], "kwargs": {"to": "b"}}
     assert call_arguments(Mute(), ([1], 2), {}) == {"args": [[1], 2], "kwargs": {}}

@@ -1,4 +1,4 @@
-"""Exceptions come back as themselves: class, args, attributes, cause, notes."""
+"""Exceptions come back unchanged: class, args, attributes, cause, notes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spanreplay.codec import Unserializable, decode, decode_exception, encode, e
 
 
 class PaymentError(Exception):
-    """An exception whose constructor differs from its args."""
+    """An exception whose constructor doesn't take its args."""
 
     made = 0
 
@@ -26,7 +26,7 @@ class PaymentError(Exception):
 
 
 class QuotaError(OSError):
-    """An OSError with a constructor of its own."""
+    """An OSError with its own constructor."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"over {limit}")
@@ -34,7 +34,7 @@ class QuotaError(OSError):
 
 
 class Cancelled(BaseException):
-    """Not an Exception."""
+    """A BaseException that is not an Exception."""
 
 
 def _back(exc: BaseException) -> BaseException:
@@ -78,7 +78,7 @@ def test_s61_exception_round_trip(exc: BaseException) -> None:
 
 
 def test_s61_exception_keeps_attributes_without_running_init() -> None:
-    """A constructor that does not fit the args is not called; what it set is there."""
+    """A constructor that does not fit the args is not called; the attributes that it set are restored."""
     original = PaymentError(402, retry=True)
     before = PaymentError.made
     back = _back(original)
@@ -91,7 +91,7 @@ def test_s61_exception_keeps_attributes_without_running_init() -> None:
 
 
 def test_s61_exception_keeps_cause_notes_and_base() -> None:
-    """`raise … from`, notes and classes beyond Exception survive."""
+    """`raise … from`, notes and classes outside Exception survive."""
     try:
         try:
             raise KeyError("inner")
@@ -118,13 +118,13 @@ def test_exception_names_the_attributes_it_dropped() -> None:
 
 
 def test_exception_args_without_codec_are_refused() -> None:
-    """What an exception says is never replaced by its repr."""
+    """An argument of an exception is never replaced by its repr."""
     with pytest.raises(Unserializable, match=r"unserializable at \$\.args\[1\]: builtins\.object"):
         encode_exception(ValueError("x", object()))
 
 
 def test_exception_of_a_local_class_is_refused() -> None:
-    """A class that no import path leads to cannot come back, so it is not recorded as if it could."""
+    """A class that can't be imported can't be restored, so the exception is refused."""
 
     class LocalError(Exception):
         pass
@@ -154,7 +154,7 @@ def test_exception_cycle_is_refused() -> None:
 
 @pytest.mark.parametrize("encoded", [None, {}, {"$type": "tuple", "items": []}, "text"], ids=repr)
 def test_decode_exception_takes_nothing_else(encoded: Any) -> None:
-    """Anything that is no encoded exception is refused."""
+    """Anything that is not an encoded exception is refused."""
     with pytest.raises(Unserializable, match=r"something else where an exception belongs"):
         decode_exception(encoded)
 

@@ -1,4 +1,4 @@
-"""A recording from elsewhere cannot make the codec run anything."""
+"""A recording of unknown origin cannot make the codec run anything."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ FILLING: dict[str, Any] = {
 @pytest.mark.parametrize("tag", TAGS_WITH_CLASS)
 @pytest.mark.parametrize("target", TARGETS)
 def test_codec_builds_no_class_outside_its_families(tag: str, target: str) -> None:
-    """No tag builds, calls or hands out a class that is not of the tag's family."""
+    """No tag builds, calls or returns a class that is not of the tag's family."""
     with pytest.raises(Unserializable):
         decode({"$type": tag, "class": target, **FILLING})
 
 
 def test_codec_hostile_tags_are_all_that_take_a_class() -> None:
-    """Every row that looks up a class is among the attacked ones."""
+    """Every row that looks up a class is among those attacked."""
     takes_class = {
         row.tag for row in ROWS if "load_class" in _names_of(row.unpack) or "_checked" in _names_of(row.unpack)
     }
@@ -106,7 +106,7 @@ def _load_in_process(directory: Path, path: str, first: str = "") -> str:
     ],
 )
 def test_codec_imports_no_module_that_does_not_define_the_class(tmp_path: Path, path: str) -> None:
-    """A script beside the agent is not run because a recording names it."""
+    """A script beside the agent does not run because a recording names it."""
     _write(tmp_path, "deploy.py", "print('DEPLOYED')\nfrom os import system\n")
     _write(tmp_path, "tools/__init__.py", "")
     _write(tmp_path, "tools/__main__.py", "print('DEPLOYED')\nclass Tool: pass\n")
@@ -118,7 +118,7 @@ def test_codec_imports_no_module_that_does_not_define_the_class(tmp_path: Path, 
 
 @pytest.mark.parametrize("path", ["models:Answer", "shop:Cart", "shop.cart:Cart"])
 def test_r8_codec_imports_nothing_for_a_recording(tmp_path: Path, path: str) -> None:
-    """Not even a module that defines the class is imported: its top level is code that nobody asked for."""
+    """Not even the module that defines the class is imported: its top level is code that nobody asked for."""
     _write(tmp_path, "models.py", "print('DEPLOYED')\nclass Answer: pass\n")
     _write(tmp_path, "shop/__init__.py", "print('DEPLOYED')\nfrom shop.cart import Cart\n")
     _write(tmp_path, "shop/cart.py", "class Cart: pass\n")
@@ -139,7 +139,7 @@ def test_codec_asks_no_lazy_module(tmp_path: Path) -> None:
     "path", [None, 7, "", "x", ":", "os:", ":x", "a b:c", "os:environ.copy", "..os:x", "x" * 600 + ":y"]
 )
 def test_codec_refuses_what_is_no_class_path(path: Any) -> None:
-    """Malformed paths are refused."""
+    """A malformed class path is refused."""
     with pytest.raises(Unserializable):
         decode({"$type": "class", "class": path})
 
@@ -155,7 +155,7 @@ def test_codec_state_cannot_change_a_class(name: str) -> None:
 # ── every row under an audit hook ──────────────────────────────────────────────────────────────────
 @pytest.fixture(scope="module")
 def attacked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What ran while every row's value was changed at every place, in a process whose audit hook listened."""
+    """What ran while every row's value was changed at every place, in a process with an audit hook."""
     directory = tmp_path_factory.mktemp("attacked")
     _write(directory, "deploy_probe.py", "import os; open(os.environ['PROBE_MARK'], 'w')\nclass Deployer: pass\n")
     tests = str(Path(__file__).parents[2])
@@ -174,7 +174,7 @@ def test_r8_no_row_runs_code(attacked: dict[str, Any], attack: str) -> None:
 
 
 def test_r8_no_attribute_hides_a_method(attacked: dict[str, Any]) -> None:
-    """No name in the state of an instance stands before what its class does under that name."""
+    """No attribute in an instance's state shadows a name of its class."""
     assert attacked["hide"] == []
 
 
@@ -184,13 +184,13 @@ def test_r8_hostile_values_take_bounded_memory(attacked: dict[str, Any]) -> None
 
 
 def test_r8_every_row_was_attacked(attacked: dict[str, Any]) -> None:
-    """The table has no row that these attacks leave out, and the module that they name was not imported."""
+    """These attacks cover every row of the table, and the module that they name was not imported."""
     assert attacked["missing"] == []
     assert not attacked["imported"]
 
 
 def test_r8_an_exception_cannot_carry_a_program() -> None:
-    """What a formatted exception looks up ends at data: no class that evaluates text is handed out."""
+    """A lookup of a formatted exception ends at data: no class that evaluates text is returned."""
     holder = {"$type": "exception", "class": "builtins:ValueError", "args": [], "state": {"convert": None}}
     for path in ("pydantic.type_adapter:TypeAdapter", "builtins:type", "functools:partial", "builtins:str"):
         holder["state"] = {"convert": {"$type": "class", "class": path}}
@@ -288,7 +288,7 @@ def test_r8_an_exception_cannot_carry_a_program() -> None:
     ids=lambda encoded: json.dumps(encoded, default=lambda value: type(value).__name__)[:40],
 )
 def test_codec_refuses_malformed_input(encoded: Any) -> None:
-    """Broken objects are refused as such; no other error gets out."""
+    """Malformed objects raise Unserializable and no other error."""
     with pytest.raises(Unserializable):
         decode(encoded)
 
@@ -319,11 +319,11 @@ tagged = st.recursive(
 @settings(deadline=None, max_examples=200)
 @given(tagged)
 def test_codec_decodes_anything_or_refuses(encoded: Any) -> None:
-    """Whatever a recording contains, decoding gives a value or one kind of error."""
+    """For any content of a recording, decoding gives a value or one kind of error."""
     with contextlib.suppress(Unserializable):
         decode(encoded)
 
 
 def test_codec_class_lookup_is_by_namespace() -> None:
-    """A class is found under the name that its module holds."""
+    """A class is looked up under its name in its module's namespace."""
     assert load_class("collections:OrderedDict").__name__ == "OrderedDict"

@@ -40,7 +40,7 @@ class Page(pydantic.BaseModel, Generic[T]):
 
 
 class Noisy(pydantic.BaseModel):
-    """A model whose construction is seen."""
+    """A model that leaves a trace when it is constructed."""
 
     made: list[str] = []
     name: str
@@ -51,7 +51,7 @@ class Noisy(pydantic.BaseModel):
 
 
 class Account(pydantic.BaseModel):
-    """A model with what must not be written down."""
+    """A model with a value that must not be recorded."""
 
     key: pydantic.SecretStr
     home: pydantic.HttpUrl
@@ -69,7 +69,7 @@ def _assert_same(value: Any) -> Any:
 
 
 def test_s61_pydantic_model_keeps_types_extras_and_private_state() -> None:
-    """Nested models, parsed datetimes, extra fields, private attributes and the set of given fields come back."""
+    """Nested models, parsed datetimes, extra fields, private attributes and the set of given fields are restored."""
     invoice = Invoice.model_validate({"lines": [{"sku": "a", "price": "2.50"}], "due": "2026-03-01T12:00:00Z", "po": 7})
     invoice._seen = 9
     back = _assert_same(invoice)
@@ -83,7 +83,7 @@ def test_s61_pydantic_model_keeps_types_extras_and_private_state() -> None:
 
 
 def test_s61_pydantic_generic_model_round_trip() -> None:
-    """A parametrised model comes back as the same class."""
+    """A parametrised model is restored as the same class."""
     _assert_same(Page[Line](items=[Line(sku="a", price=Decimal(1))]))
     _assert_same(Page[int](items=[1]))
     _assert_same(Page[Any](items=[1]))
@@ -97,7 +97,7 @@ def test_codec_runs_no_model_code_on_decode() -> None:
 
 
 def test_codec_never_writes_a_secret_down() -> None:
-    """A SecretStr comes back masked; recording and key are free of it."""
+    """A SecretStr comes back masked; recording and key don't contain it."""
     account = Account(key="sk-very-secret", home="https://example.test/a")  # type: ignore[arg-type]  # pydantic coerces
     assert "very-secret" not in json.dumps(encode(account))
     back = _back(account)
@@ -107,7 +107,7 @@ def test_codec_never_writes_a_secret_down() -> None:
 
 
 def test_s61_pydantic_v1_model_round_trip() -> None:
-    """Models of pydantic 1 come back with their given fields and private attributes."""
+    """Models of pydantic 1 are restored with their given fields and private attributes."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         legacy = pytest.importorskip("support.legacy_models", exc_type=ImportError)
@@ -141,7 +141,7 @@ def test_s61_langchain_message_round_trip(message: Any) -> None:
 
 
 def test_s61_langchain_retrieval_and_graph_values_round_trip() -> None:
-    """Documents with scores, generations, and LangGraph's commands are what retrievers and tools return."""
+    """Documents with scores, generations and LangGraph's commands survive, as retrievers and tools return them."""
     documents = [(Document("text", metadata={"page": 1}, id="d1"), 0.25)]
     assert _back(documents) == documents
     _assert_same(ChatGeneration(message=AIMessage("a"), generation_info={"finish_reason": "stop"}))
@@ -167,7 +167,7 @@ def test_s61_mcp_result_round_trip() -> None:
 
 
 def test_s61_sdk_objects_round_trip() -> None:
-    """Completions, responses and messages of the SDKs keep vendor fields they do not know."""
+    """Completions, responses and messages of the SDKs keep vendor fields that the SDKs do not know."""
     chat = wire_openai.answer_chat({"model": "m", "messages": [{"role": "user", "content": "hi"}]}, "fp")
     chat["vendor_extra"] = {"x": 1}
     _assert_same(openai.types.chat.ChatCompletion.model_validate(chat))
@@ -179,6 +179,6 @@ def test_s61_sdk_objects_round_trip() -> None:
 
 
 def test_codec_refuses_a_model_that_holds_a_client() -> None:
-    """A model with something live inside is refused with the path to it."""
+    """A model that contains a live object is refused with the path to it."""
     with pytest.raises(Unserializable, match=r"unserializable at \$\.items\[0\]\.lock: _thread\.lock"):
         encode(Page[Any](items=[{"lock": threading.Lock()}]))

@@ -1,4 +1,4 @@
-"""Frames of pandas come back exactly, have one key, show their text to redaction, and replay."""
+"""pandas objects come back exactly, have one key, show their text to redaction, and replay."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _assert_same(back: Any, value: Any) -> None:
 # ── values ──────────────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize("name", pandas_values.GOOD)
 def test_s61_pandas_value_round_trip(name: str) -> None:
-    """By pandas' own measure the value comes back exactly; written again, it is the same."""
+    """By pandas' own comparison the value comes back exactly, and encodes the same again."""
     value = pandas_values.GOOD[name]()
     back = _through_json(value)
     _assert_same(back, value)
@@ -76,7 +76,7 @@ labels = st.text(max_size=3) | st.integers() | st.none() | st.tuples(st.text(max
 
 @st.composite
 def frames(draw: st.DrawFn) -> pd.DataFrame:
-    """A frame of columns of any dtypes, with any labels, any of them twice."""
+    """A frame with columns of any dtype and any labels, which may repeat."""
     rows = draw(st.integers(0, 4))
     columns = []
     for name in draw(st.lists(st.sampled_from(sorted(cells)), max_size=5)):
@@ -98,7 +98,7 @@ def frames(draw: st.DrawFn) -> pd.DataFrame:
 @settings(deadline=None, max_examples=100)
 @given(frames())
 def test_s61_any_frame_round_trips(frame: pd.DataFrame) -> None:
-    """Whatever the columns and labels are, the frame comes back exactly, and has one encoding."""
+    """For any columns and labels, the frame comes back exactly, and has one encoding."""
     encoded = encode(frame)
     back = decode(json.loads(json.dumps(encoded, allow_nan=False)))
     _assert_same(back, frame)
@@ -106,11 +106,11 @@ def test_s61_any_frame_round_trips(frame: pd.DataFrame) -> None:
 
 
 def test_s61_frame_sums_to_the_same_bits() -> None:
-    """A frame whose memory is row after row adds up in the same order as before, and one column by column too."""
+    """Frames in row-major and in column-major memory add up in the same order as before."""
     matrix = np.random.default_rng(7).standard_normal((1001, 4)) * 1e3
     by_row = pd.DataFrame(matrix, columns=list("abcd"), copy=False)
     by_column = pd.DataFrame({name: by_row[name].to_numpy().copy() for name in by_row})
-    assert by_row.sum().tolist() != by_column.sum().tolist()  # else there is nothing to see here
+    assert by_row.sum().tolist() != by_column.sum().tolist()  # else the test would show nothing
     mixed = by_row.copy(deep=False)
     mixed.insert(1, "n", np.arange(1001))
     mixed["text"] = "x"
@@ -125,20 +125,20 @@ def _sums(frame: pd.DataFrame) -> list[Any]:
 
 
 def test_s61_frame_of_many_pieces_warns_of_nothing() -> None:
-    """Columns that lie row after row among very many others cost their layout, not a warning of pandas."""
+    """Row-major columns among very many others lose their layout, without a pandas warning."""
     frame = pd.concat([pd.DataFrame(np.ones((3, 2)), copy=False), pd.DataFrame([[1] * 150] * 3)], axis=1)
     _assert_same(_through_json(frame), frame)
 
 
 def test_s36_frame_of_a_class_of_its_own_is_refused() -> None:
-    """A subclass does not come back as a plain frame; it is refused by its name."""
+    """A subclass would come back as a plain frame, so it is refused by its name."""
     with pytest.raises(Unserializable, match="Ledger"):
         encode(pandas_values.Ledger({"a": [1]}))
 
 
 @pytest.mark.parametrize("name", pandas_values.BAD)
 def test_s36_what_cannot_be_written_exactly_is_refused(name: str) -> None:
-    """The refusal leads to the column and the row."""
+    """The error gives the column and the row of the value."""
     make, path = pandas_values.BAD[name]
     with pytest.raises(Unserializable) as caught:
         encode(make())
@@ -146,7 +146,7 @@ def test_s36_what_cannot_be_written_exactly_is_refused(name: str) -> None:
 
 
 def test_codec_frame_leaves_its_frame_alone() -> None:
-    """Writing a frame changes nothing of it: its missing texts stay missing in their own way."""
+    """Encoding leaves the frame unchanged: missing texts stay missing in their own way."""
     for dtype in pandas_values.string_dtypes():
         series = pd.Series(["a", None], dtype=dtype)
         encode(series)
@@ -155,7 +155,7 @@ def test_codec_frame_leaves_its_frame_alone() -> None:
 
 
 def test_codec_imports_no_pandas() -> None:
-    """What is no value of pandas is written and read without it."""
+    """Values of other kinds are encoded and decoded without importing pandas."""
     code = (
         "import sys, decimal; from spanreplay.codec import decode, encode\n"
         "decode(encode([decimal.Decimal(1), {1: b'x'}, {'a'}]))\n"
@@ -203,7 +203,7 @@ def test_s33_key_in_a_text_column_is_redacted(dtype: Any) -> None:
     ids=["column", "levels", "token", "transposed", "rows", "record", "series", "index", "frame_index", "multi_index"],
 )
 def test_s33_text_under_a_secret_name_is_redacted(make: Any) -> None:
-    """A column, or a row, of a secret name is masked as a member of that name is; the shape stays."""
+    """A column or row with a secret name is masked like such a member of an object; the shape stays."""
     value = make()
     redacted = _redact(value)
     assert "Hunter2" not in json.dumps(redacted)
@@ -212,7 +212,7 @@ def test_s33_text_under_a_secret_name_is_redacted(make: Any) -> None:
 
 
 def test_s33_numbers_under_a_secret_name_are_masked_and_not_served() -> None:
-    """Numbers and categories of a secret name are no part of the recording, and say so when they are wanted."""
+    """Numbers and categories under a secret name are not recorded, and using them raises an error that says so."""
     for column in (np.array([1234, 5678]), pd.array([1, None], dtype="Int64"), pd.array([0.5, 1.5])):
         redacted = _redact(pd.DataFrame({"n": [1, 2], "password": column}))
         assert redacted["values"][0] == encode(pd.DataFrame({"n": [1, 2]}))["values"][0]
@@ -221,7 +221,7 @@ def test_s33_numbers_under_a_secret_name_are_masked_and_not_served() -> None:
 
 
 def test_s33_numbers_are_not_taken_for_secrets() -> None:
-    """Redaction finds nothing in the bytes of numbers."""
+    """Redaction finds no secrets in the bytes of numbers."""
     rng = np.random.default_rng(1)
     redactor = Redactor(b"k" * 32, "b").run()
     for column in (rng.standard_normal(20_000), np.zeros(5_000), np.arange(5_000), rng.integers(0, 99, 5_000)):
@@ -231,7 +231,7 @@ def test_s33_numbers_are_not_taken_for_secrets() -> None:
 
 # ── replay ──────────────────────────────────────────────────────────────────────────────────────────
 class Shop:
-    """An agent with a tool that gives a frame and one that takes it."""
+    """An agent with a tool that returns a frame and one that takes it."""
 
     def __init__(self) -> None:
         self.loads = 0
@@ -239,7 +239,7 @@ class Shop:
 
     @spanreplay.boundary("tool", name="load_orders")
     def load(self) -> pd.DataFrame:
-        """The orders; a body that must not run in a replay."""
+        """Return the orders; the body must not run in a replay."""
         self.loads += 1
         frame = pandas_values.make_mixed()
         frame["note"] = ["a", f"key {KEY}", "c"]
@@ -247,7 +247,7 @@ class Shop:
 
     @spanreplay.boundary("tool", name="forecast")
     def forecast(self, orders: pd.DataFrame, *, days: int = 7) -> pd.Series:
-        """Something of the frame."""
+        """Compute something from the frame."""
         return orders["price"] * days
 
     def run(self) -> Any:
@@ -283,7 +283,7 @@ def test_s27_tools_that_give_and_take_frames_replay() -> None:
     ids=["number", "text", "dtype"],
 )
 def test_s36_changed_cell_names_its_column(changes: dict[str, Any], path: str) -> None:
-    """A call with another cell is another call, and the report says in which column; a text's row as well."""
+    """Another cell makes another call, and the report names its column, and its row for text."""
     shop = Shop()
     recording = recorded(shop.run)
     shop.changes = changes

@@ -1,4 +1,4 @@
-"""Frames of polars come back exactly and show their text to redaction."""
+"""polars objects come back exactly and show their text to redaction."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _through_json(value: Any) -> Any:
 
 @pytest.mark.parametrize("name", polars_values.GOOD)
 def test_s61_polars_value_round_trip(name: str) -> None:
-    """By polars' own measure the value comes back exactly; written again, it is the same."""
+    """By polars' own comparison the value comes back exactly, and encodes the same again."""
     value = polars_values.GOOD[name]()
     back = _through_json(value)
     if isinstance(value, pl.DataFrame):
@@ -34,7 +34,7 @@ def test_s61_polars_value_round_trip(name: str) -> None:
 
 
 def test_s61_polars_column_sums_to_the_same_bits() -> None:
-    """The pieces of a column come back as they were, and with them the last digits of its sum."""
+    """A column keeps its chunks, and so the last digits of its sum."""
     column = polars_values.make_chunked()
     back = _through_json(column)
     assert back.chunk_lengths() == column.chunk_lengths() == [7, 1493, 1501]
@@ -43,7 +43,7 @@ def test_s61_polars_column_sums_to_the_same_bits() -> None:
 
 @pytest.mark.parametrize("name", polars_values.BAD)
 def test_s36_polars_value_without_codec_is_refused(name: str) -> None:
-    """What would not come back the same is refused, at its column."""
+    """A value that would not come back the same is refused, with its column."""
     make, path = polars_values.BAD[name]
     with pytest.raises(Unserializable) as caught:
         encode(make())
@@ -51,7 +51,7 @@ def test_s36_polars_value_without_codec_is_refused(name: str) -> None:
 
 
 def test_s33_text_in_a_polars_frame_is_redacted() -> None:
-    """A key in a text is found, and a column of a secret name masked, as in a list of rows; the rest stays."""
+    """A key in a text is found, and a column with a secret name masked, as in a list of rows; the rest stays."""
     key = "sk-" + "abcdefghij" * 2
     frame = pl.DataFrame({"note": ["hello", f"use {key}"], "password": ["Hunter2", None], "token": ["Hunter2xx", "of"]})
     redacted = Redactor(b"k" * 32, "b").run().value(encode(frame))
@@ -64,12 +64,12 @@ def test_s33_text_in_a_polars_frame_is_redacted() -> None:
 
 @spanreplay.boundary("tool", name="total")
 def total(frame: pl.DataFrame) -> pl.DataFrame:
-    """A tool that takes and gives a frame."""
+    """A tool that takes and returns a frame."""
     return frame.select(pl.col("price").sum())
 
 
 def test_s27_tool_of_polars_frames_replays_and_names_the_changed_column() -> None:
-    """The frame is served; with another cell the call is another one, and the report names column and row."""
+    """The frame is served; another cell makes another call, and the report names column and row."""
     frame = polars_values.make_mixed()
     recording = recorded(lambda: total(frame))
     assert recording.completeness().is_complete
@@ -94,6 +94,6 @@ def test_s27_tool_of_polars_frames_replays_and_names_the_changed_column() -> Non
     ids=["no_dtype", "objects", "overflow", "chunks", "unit", "no_values"],
 )
 def test_codec_refuses_malformed_polars(encoded: dict[str, Any]) -> None:
-    """Broken columns are refused as such; no other error gets out."""
+    """Malformed columns raise Unserializable and no other error."""
     with pytest.raises(Unserializable):
         decode({"$type": "plseries", **encoded})

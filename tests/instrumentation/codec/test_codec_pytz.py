@@ -1,4 +1,4 @@
-"""Codec of the time zones that pandas 2 gives what it reads."""
+"""Time zones of pytz, which pandas 2 uses for the values that it reads."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def _zones() -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", _zones())
 def test_s61_pytz_zone_is_the_same_object(name: str) -> None:
-    """A zone, or one of its offsets, comes back as the one that pytz itself hands out."""
+    """A zone, or one of its offsets, comes back as the very object that pytz returns."""
     zone = _zones()[name]
     assert decode(json.loads(json.dumps(encode(zone)))) is zone
 
 
 def test_s61_datetime_keeps_its_pytz_offset() -> None:
-    """A datetime with such a zone is the same moment, of the same name and offset."""
+    """A datetime in such a zone keeps its instant, zone name and offset."""
     moment = pytz.timezone("Europe/Berlin").localize(dt.datetime(2026, 10, 25, 2, 30), is_dst=True)
     back = decode(json.loads(json.dumps(encode(moment))))
     assert (back, back.tzname(), back.utcoffset()) == (moment, "CEST", dt.timedelta(hours=2))

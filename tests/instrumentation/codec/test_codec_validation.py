@@ -14,7 +14,7 @@ from spanreplay.model.errors import Unserializable
 
 
 class Order(BaseModel):
-    """Fails in every way."""
+    """A model whose validation can fail in every way."""
 
     row: int
     parts: list[int]
@@ -23,7 +23,7 @@ class Order(BaseModel):
     @field_validator("count")
     @classmethod
     def check(cls, count: int) -> int:
-        """Refuse some counts."""
+        """Reject some counts."""
         if count == 1:
             raise ValueError("no")
         if count == 2:
@@ -34,7 +34,7 @@ class Order(BaseModel):
 
 @validate_call
 def place(symbol: str, quantity: int) -> None:
-    """A function whose arguments pydantic checks."""
+    """A function whose arguments pydantic validates."""
 
 
 def _place() -> None:
@@ -53,7 +53,7 @@ FAILURES: dict[str, Any] = {
 
 @pytest.mark.parametrize("failure", FAILURES)
 def test_validation_error_comes_back(failure: str) -> None:
-    """Text, title and lines are the same after a round through JSON."""
+    """Text, title and lines are the same after a round trip through JSON."""
     with pytest.raises(ValidationError) as caught:
         FAILURES[failure]()
     rebuilt = codec.decode_exception(json.loads(json.dumps(codec.encode_exception(caught.value))))
@@ -64,7 +64,7 @@ def test_validation_error_comes_back(failure: str) -> None:
 
 
 def test_validation_error_of_what_has_no_codec_is_refused() -> None:
-    """An input that cannot be written down is not replaced by its text."""
+    """An input that cannot be encoded is not replaced by its text."""
     with pytest.raises(ValidationError) as caught:
         Order.model_validate({"row": object(), "parts": []})
     with pytest.raises(Unserializable):
@@ -72,7 +72,7 @@ def test_validation_error_of_what_has_no_codec_is_refused() -> None:
 
 
 def test_unknown_kind_of_line_is_refused() -> None:
-    """A recording by a newer pydantic is no crash of the decoder's."""
+    """A recording by a newer pydantic does not crash the decoder."""
     with pytest.raises(ValidationError) as caught:
         Order.model_validate({})
     encoded = codec.encode_exception(caught.value)

@@ -24,7 +24,7 @@ def _through_json(value: Any) -> Any:
 
 
 def _describe(value: Any) -> Any:
-    """Type and content, all the way down, so that a list is not a tuple and 1 is not True."""
+    """Describe type and content at every level, so that a list differs from a tuple and 1 from True."""
     kind = type(value)
     if isinstance(value, np.ndarray | np.generic):
         return kind, value.dtype.str, value.shape, value.strides, _content(value)
@@ -63,13 +63,13 @@ def _content(value: Any) -> Any:
 
 @pytest.mark.parametrize("name", tricky_values.GOOD)
 def test_s61_codec_round_trip(name: str) -> None:
-    """Every tricky value comes back equal, with its type and the types within."""
+    """Every tricky value comes back equal, with its type and the types inside."""
     value = tricky_values.GOOD[name]()
     assert _describe(_through_json(value)) == _describe(value)
 
 
 def test_codec_corpus_uses_every_row() -> None:
-    """Each row of the table is proved by a value or by a test that names it."""
+    """Each row of the table is tested by a value or by a test that names it."""
     used: set[str] = set()
 
     def collect(encoded: Any) -> None:
@@ -90,7 +90,7 @@ def test_codec_corpus_uses_every_row() -> None:
     }
 
 
-# Hypothesis also tries the texts that it finds in our code; the tag has a test of its own
+# Hypothesis also tries the texts that it finds in our code; the tag has its own test
 names = st.text(max_size=5).filter(lambda name: name != "$type")
 json_values = st.recursive(
     st.none()
@@ -125,7 +125,7 @@ python_values = st.recursive(
 @settings(deadline=None, max_examples=150)
 @given(json_values)
 def test_codec_plain_json_is_itself(value: Any) -> None:
-    """A JSON value is written as it is: a recording stays readable."""
+    """A JSON value is encoded as it is, so that a recording stays readable."""
     assert json.dumps(encode(value)) == json.dumps(value)
 
 
@@ -148,7 +148,7 @@ def test_codec_escapes_its_own_tag(value: Any) -> None:
 
 
 def test_codec_keeps_what_post_init_left() -> None:
-    """Attributes beyond the fields are state, and come back without running __post_init__."""
+    """Attributes that are not fields are state, and come back without running __post_init__."""
     order = tricky_values.GOOD["dataclass"]()
     vars(order)["note"] = "added later"
     back = _through_json(order)
@@ -157,7 +157,7 @@ def test_codec_keeps_what_post_init_left() -> None:
 
 
 def test_codec_refuses_a_field_that_the_class_lost() -> None:
-    """A field that was renamed since the recording is named, not set on the side."""
+    """A field that was renamed since the recording is named in the error, not set as an extra attribute."""
     encoded = encode(Sealed("x"))
     encoded["fields"] = {"title": "x"}
     with pytest.raises(Unserializable, match="has no field 'title' any more"):
@@ -165,24 +165,24 @@ def test_codec_refuses_a_field_that_the_class_lost() -> None:
 
 
 def test_codec_bytes_of_text_stay_readable() -> None:
-    """Bytes that are text are written as text, so that redaction sees them."""
+    """Bytes that are text are encoded as text, so that redaction sees them."""
     assert encode(b"token sk-123") == {"$type": "bytes", "text": "token sk-123"}
     assert "text" not in encode(b"\xff")
 
 
 def test_codec_set_has_one_order() -> None:
-    """A set is written in the order of its canonical forms."""
+    """A set is encoded in the order of its canonical forms."""
     assert encode({"b", "a", "c"})["items"] == ["a", "b", "c"]
 
 
 def test_codec_nan_and_infinity_are_tagged() -> None:
-    """No NaN token gets into the JSON text, which other parsers refuse."""
+    """No NaN token, which other parsers refuse, gets into the JSON text."""
     text = json.dumps(encode([math.nan, math.inf, -math.inf]), allow_nan=False)
     assert [str(each) for each in decode(json.loads(text))] == ["nan", "inf", "-inf"]
 
 
 def test_codec_object_array_round_trip() -> None:
-    """An array of objects is written element by element."""
+    """An array of objects is encoded element by element."""
     array = np.array([[Color.RED, None], ["x", 2]], dtype=object)
     back = _through_json(array)
     assert back.dtype == object
@@ -196,7 +196,7 @@ def test_codec_record_array_is_refused() -> None:
 
 
 def test_s33_text_in_arrays_stays_readable() -> None:
-    """Redaction sees the texts and the bytes of an array; what it puts in their place may be longer."""
+    """Redaction sees the texts and bytes of an array; their replacements may be longer."""
     for value in (np.array(["sk-123"]), np.array([b"sk-123"]), np.str_("sk-123"), np.bytes_(b"sk-123")):
         text = json.dumps(encode(value))
         assert "sk-123" in text
@@ -205,7 +205,7 @@ def test_s33_text_in_arrays_stays_readable() -> None:
 
 
 def test_s33_long_doubles_hold_nothing_of_the_memory_before() -> None:
-    """The unused bytes of a long double are not recorded, nor part of a key."""
+    """The padding bytes of a long double are neither recorded nor part of a key."""
     texts = set()
     for filling in (b"\xff", b"\x00"):
         array = np.frombuffer(filling * 64, np.uint8).copy().view(np.longdouble)
@@ -229,7 +229,7 @@ def test_s33_long_doubles_hold_nothing_of_the_memory_before() -> None:
     ids=["transposed", "sliced", "reversed", "broadcast", "axes_moved", "axes_of_one", "one_row"],
 )
 def test_s61_array_sums_to_the_same_bits(view: Any) -> None:
-    """The order of the axes in memory comes back, on which the last digits of sums depend; and it settles."""
+    """The axis order in memory, which decides the last digits of sums, comes back, and encodes the same again."""
     array = view(np.random.default_rng(3).standard_normal((1001, 4)) * 1e3)
     back = _through_json(array)
     assert np.array_equal(back, array)
@@ -241,7 +241,7 @@ def test_s61_array_sums_to_the_same_bits(view: Any) -> None:
 
 
 def test_codec_bounds_the_text_of_an_array() -> None:
-    """A dtype of long texts makes no array that fills the memory."""
+    """A dtype of long texts can't make an array that fills the memory."""
     hostile = {"$type": "ndarray", "dtype": "<U99999999", "shape": [2], "items": ["a", "b"]}
     with pytest.raises(Unserializable, match="bytes of text"):
         decode(hostile)
@@ -251,7 +251,7 @@ def test_codec_bounds_the_text_of_an_array() -> None:
 
 
 def test_codec_bounds_depth() -> None:
-    """Deep nesting is refused with a path before the interpreter's stack is."""
+    """Deep nesting is refused with a path before it exhausts the interpreter's stack."""
     value: Any = 0
     for _ in range(101):
         value = [value]

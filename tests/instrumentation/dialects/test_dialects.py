@@ -1,4 +1,4 @@
-"""What the dialects read out of real bodies, whole, streamed, cut and broken."""
+"""Meanings that the dialects read from real bodies, whole, streamed, cut and broken."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _joined(events: list[bytes]) -> str:
 
 
 def _said(events: list[bytes]) -> str:
-    """The text of a stream, put together without the code under test."""
+    """The text of a stream, joined without the code under test."""
     text = ""
     for event in events:
         data = event.decode().partition("data: ")[2].strip()
@@ -125,7 +125,7 @@ def test_dialect_is_found_by_path(url: str, name: str, provider: str) -> None:
     ],
 )
 def test_dialect_is_none_for_everything_else(method: str, url: str) -> None:
-    """What is no known protocol is kind http."""
+    """An unknown protocol has no dialect, so its kind is http."""
     assert find_dialect(method, url) is None
 
 
@@ -133,12 +133,12 @@ def test_dialect_is_none_for_everything_else(method: str, url: str) -> None:
     "body", [None, [], "text", {"answer": 1}, {"input": 3, "model": "m"}, {"input": "x"}], ids=repr
 )
 def test_dialect_is_none_for_another_body(body: Any) -> None:
-    """A form posted to /responses is no LLM call, although the path looks like one."""
+    """A form posted to /responses is not an LLM call, although the path looks like one."""
     assert find_dialect("POST", "https://survey.test/api/responses", body) is None
 
 
 def test_dialect_takes_its_own_body() -> None:
-    """Each protocol knows its bodies."""
+    """Each protocol recognises its bodies."""
     bodies = {
         "chat/completions": _chat(),
         "responses": _responses(),
@@ -150,7 +150,7 @@ def test_dialect_takes_its_own_body() -> None:
 
 
 def test_s23_dialect_takes_the_model_from_an_azure_url() -> None:
-    """Where the body names no model, the deployment in the URL is what was asked for."""
+    """If the body names no model, the deployment in the URL is the requested one."""
     url = "https://x.openai.azure.com/openai/deployments/gpt-x-prod/chat/completions"
     dialect = find_dialect("POST", url)
     assert dialect is not None
@@ -160,7 +160,7 @@ def test_s23_dialect_takes_the_model_from_an_azure_url() -> None:
 # ── requests ────────────────────────────────────────────────────────────────────────────────────────
 @every_protocol
 def test_s22_request_meaning(protocol: str) -> None:
-    """Model, parameters, system prompt, stream and key fields are read, and what the key ignores is named."""
+    """Model, parameters, system prompt, stream and key fields are read, and fields that the key ignores are named."""
     dialect, make_body, _, _ = PROTOCOLS[protocol]
     body = make_body(temperature=0.7, stream=True, metadata={"trace": "t"})
     request = dialect.read_request(body)
@@ -175,7 +175,7 @@ def test_s22_request_meaning(protocol: str) -> None:
 
 @every_protocol
 def test_s28_system_prompt_shows_in_hash_and_key(protocol: str) -> None:
-    """A changed system prompt changes its hash and the key; the same prompt has the same hash in each protocol."""
+    """A changed system prompt changes its hash and the key; the same prompt has one hash in every protocol."""
     dialect, make_body, _, _ = PROTOCOLS[protocol]
     before = dialect.read_request(make_body())
     text = json.dumps(make_body()).replace("be brief", "be briefer")
@@ -240,7 +240,7 @@ def test_s22_tool_calls_are_read_as_sent(protocol: str) -> None:
 
 
 def test_s24_fingerprint_and_usage_are_read() -> None:
-    """The fingerprint and token counts are there, from a body and from a stream that states them."""
+    """The fingerprint and token counts are read from a body, and from a stream that states them."""
     body = _chat(stream_options={"include_usage": True})
     for chunks in (
         [json.dumps(wire_openai.answer_chat(body, "fp_9"))],
@@ -255,7 +255,7 @@ def test_s24_fingerprint_and_usage_are_read() -> None:
 
 
 def test_anthropic_usage_counts_cached_tokens_as_input() -> None:
-    """Anthropic states fresh, cached and written tokens apart; the sum is what went in."""
+    """Anthropic states fresh, cached and written tokens apart; their sum is the input."""
     answer = wire_anthropic.answer_messages(_messages())
     answer["usage"].update(input_tokens=10, cache_read_input_tokens=100, cache_creation_input_tokens=5)
     meaning = ANTHROPIC.read_response(200, [json.dumps(answer)])
@@ -263,7 +263,7 @@ def test_anthropic_usage_counts_cached_tokens_as_input() -> None:
 
 
 def test_embedding_response_meaning() -> None:
-    """Model and usage are read; the vectors stay where they are."""
+    """Model and usage are read; the vectors are not copied."""
     answer = wire_openai.answer_embeddings({"model": "e", "input": ["a", "b"]})
     meaning = EMBEDDINGS.read_response(200, [json.dumps(answer)])
     assert (meaning.model, meaning.tokens_out, meaning.is_complete) == ("e-2026-10-01", 0, True)
@@ -280,7 +280,7 @@ def test_chat_choices_are_kept_apart() -> None:
 
 
 def test_s26_stream_of_13_chunks_is_read_cut_anywhere() -> None:
-    """However the transport cuts the 13 events, and whatever line ends it uses, the meaning is one."""
+    """The 13 events have the same meaning for any cuts by the transport and any line ends."""
     events = wire_openai.stream_chat(_chat("naïve ✓ 😀", stream=True), "fp")
     assert len(events) == 14  # and [DONE]
     text = _joined(events)
@@ -297,7 +297,7 @@ def test_s26_stream_of_13_chunks_is_read_cut_anywhere() -> None:
 
 @every_protocol
 def test_s26_cut_stream_gives_what_came(protocol: str) -> None:
-    """A stream that was closed early has its text so far, and says that it is not complete."""
+    """A stream that was closed early has its text so far, and is marked as incomplete."""
     dialect, make_body, _, stream = PROTOCOLS[protocol]
     events = stream(make_body(stream=True))
     whole = dialect.read_response(200, [_joined(events)], True)
@@ -331,7 +331,7 @@ def test_s26_cut_stream_gives_what_came(protocol: str) -> None:
     ],
 )
 def test_s26_error_body_is_read(dialect: Dialect, status: int, body: str, error: str) -> None:
-    """Errors of each provider's form are read; a stream that was asked for makes no difference."""
+    """Errors in each provider's form are read, whether or not a stream was requested."""
     for is_stream in (True, False):
         meaning = dialect.read_response(status, [body], is_stream)
         assert meaning.error == error
@@ -352,13 +352,13 @@ def test_s26_error_body_is_read(dialect: Dialect, status: int, body: str, error:
     ids=["chat", "anthropic", "responses"],
 )
 def test_s26_error_within_a_stream_is_read(dialect: Dialect, event: Json, error: str) -> None:
-    """An error event after status 200 makes the response an error, and not complete."""
+    """An error event after status 200 makes the response an error, and incomplete."""
     meaning = dialect.read_response(200, [f"event: error\ndata: {json.dumps(event)}\n\n"], True)
     assert (meaning.error, meaning.is_complete) == (error, False)
 
 
 def test_responses_failed_and_incomplete_are_told_apart() -> None:
-    """A failed response is an error, an incomplete one says why it stopped."""
+    """A failed response is an error; an incomplete one says why it stopped."""
     answer = wire_openai.answer_responses(_responses())
     failed = {**answer, "status": "failed", "error": {"code": "server_error", "message": "gone"}}
     cut = {**answer, "status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
@@ -390,7 +390,7 @@ broken_json = st.recursive(
 @settings(deadline=None, max_examples=150)
 @given(broken_json, st.sampled_from([200, 400]))
 def test_dialects_read_any_json_without_an_error(value: Any, status: int) -> None:
-    """Whatever a server or an agent puts into the body, reading it gives a meaning."""
+    """Any JSON in a body gives a meaning without an error."""
     text = json.dumps(value)
     for dialect in EVERY_DIALECT:
         request = dialect.read_request(value)
@@ -403,14 +403,14 @@ def test_dialects_read_any_json_without_an_error(value: Any, status: int) -> Non
 @settings(deadline=None, max_examples=100)
 @given(st.lists(st.text(max_size=30), max_size=5))
 def test_dialects_read_any_text_without_an_error(chunks: list[str]) -> None:
-    """A body that is no JSON and no stream is an incomplete response."""
+    """A body that is neither JSON nor a stream is an incomplete response."""
     for dialect in EVERY_DIALECT:
         assert not dialect.read_response(200, chunks, True).is_complete
 
 
 # ── meta ────────────────────────────────────────────────────────────────────────────────────────────
 def test_s23_meta_has_alias_and_resolved_model() -> None:
-    """Asked and answered model, parameters and usage are in meta, unknown ones are not."""
+    """Requested and answering model, parameters and usage are in meta; unknown ones are left out."""
     body = _chat(max_completion_tokens=50, stream=False)
     response = CHAT.read_response(200, [json.dumps(wire_openai.answer_chat(body, "fp_1"))])
     request = CHAT.read_request(body)
@@ -443,7 +443,7 @@ def test_s58_meta_keeps_temperature_zero() -> None:
 
 
 def test_response_meaning_defaults_are_unknown() -> None:
-    """Nothing is made up for a response that says nothing."""
+    """Unknown fields of a response stay unset."""
     empty = ResponseMeaning()
     assert (empty.model, empty.tokens_in, empty.tool_calls) == ("", -1, ())
     assert ToolCall("i", "n", "{}").arguments == "{}"

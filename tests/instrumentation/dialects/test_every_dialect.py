@@ -1,4 +1,4 @@
-"""What every dialect promises alike: requests, keys, answers whole and streamed, cut, broken and refused."""
+"""Promises of every dialect: requests, keys, answers whole and streamed, cut, broken and refused."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _key(dialect: Dialect, body: Any) -> str:
 
 
 def test_every_row_of_the_table_has_a_sample() -> None:
-    """What is in the table is tested here."""
+    """Every row of the table has a sample here."""
     found = {type(sample.dialect()).__name__ for sample in EVERY.values()}
     assert {row[2] for row in ROWS} == found
 
@@ -46,7 +46,7 @@ def test_every_row_of_the_table_has_a_sample() -> None:
 # ── requests ────────────────────────────────────────────────────────────────────────────────────────
 @every_dialect
 def test_s22_request_says_model_kind_and_key(sample: Sample) -> None:
-    """The model of the body or the URL, the kind, the parameters and a key are read; what the key ignores is named."""
+    """The model in body or URL, the kind, parameters and key are read; fields that the key ignores are named."""
     body = sample.ask("hi")
     request = sample.dialect().read_request({**body, **TRANSIENT})
     assert request.model == (sample.url_model or body.get("model", ""))
@@ -60,7 +60,7 @@ def test_s22_request_says_model_kind_and_key(sample: Sample) -> None:
 
 @every_model
 def test_s22_request_of_a_stream_is_one(sample: Sample) -> None:
-    """Whether the body, the URL or nothing asks for a stream, it is known, and it is another key than without."""
+    """A stream requested by body, URL or default is recognised, and has another key than a whole answer."""
     asked = sample.dialect(is_stream=True)
     assert asked.read_request(sample.ask_stream()).is_stream
     if not sample.dialect().is_stream_by_default:
@@ -71,13 +71,13 @@ def test_s22_request_of_a_stream_is_one(sample: Sample) -> None:
 
 @every_dialect
 def test_s34_what_providers_add_does_not_reach_the_key(sample: Sample) -> None:
-    """A request id, a served model's name, a field of next year: the key stays."""
+    """A request id, a served model's name or a future field leaves the key unchanged."""
     body = sample.ask("hi")
     assert _key(sample.dialect(), {**body, **TRANSIENT}) == _key(sample.dialect(), body)
 
 
 def _says(dialect: Dialect, field: str) -> bool:
-    """Whether the URL says what a field would."""
+    """Whether the URL states this field."""
     return {"model": dialect.url_model != "", "stream": dialect.is_url_stream is not None}.get(field, False)
 
 
@@ -92,7 +92,7 @@ FLIPS = [
 
 @pytest.mark.parametrize(("name", "field"), FLIPS, ids=[f"{name}-{field}" for name, field in FLIPS])
 def test_s34_each_allow_listed_field_flips_the_key(name: str, field: str) -> None:
-    """A field of the allow-list that comes, goes or changes makes another key."""
+    """Adding, removing or changing an allow-listed field changes the key."""
     sample = EVERY[name]
     dialect, body = sample.dialect(), sample.ask("hi")
     without = {k: v for k, v in body.items() if k != field}
@@ -102,7 +102,7 @@ def test_s34_each_allow_listed_field_flips_the_key(name: str, field: str) -> Non
 
 @pytest.mark.parametrize("name", [name for name, sample in EVERY.items() if sample.url_model])
 def test_s34_model_in_the_url_flips_the_key(name: str) -> None:
-    """The same body for another deployment or model is another call; what the body calls the model is not asked."""
+    """The same body for another deployment or model in the URL is another call; a model in the body is ignored."""
     sample = EVERY[name]
     here = sample.dialect()
     there = type(here)(here.provider, "another", here.is_url_stream)
@@ -113,7 +113,7 @@ def test_s34_model_in_the_url_flips_the_key(name: str) -> None:
 @every_model
 @pytest.mark.parametrize("temperature", [0, 0.7, 1.3])
 def test_s58_temperature_is_recorded_as_asked(sample: Sample, temperature: float) -> None:
-    """Wherever the protocol puts it, the temperature is what the agent asked for; none is none."""
+    """The temperature is read as the agent asked for it, wherever the protocol puts it; an unset one stays unset."""
     assert sample.temperature is not None
     body = sample.temperature(sample.ask("hi"), temperature)
     assert meta(sample.dialect().read_request(body))["temperature"] == temperature
@@ -123,7 +123,7 @@ def test_s58_temperature_is_recorded_as_asked(sample: Sample, temperature: float
 
 @pytest.mark.parametrize("sample", with_system.values(), ids=with_system)
 def test_s28_system_prompt_has_one_hash_in_every_protocol(sample: Sample) -> None:
-    """The same system prompt has the same hash, wherever it stands; another has another hash and key."""
+    """A system prompt has the same hash wherever it is; another one has another hash and key."""
     body = sample.ask("hi")
     changed = json.loads(json.dumps(body).replace("be brief", "be briefer"))
     before, after = (sample.dialect().read_request(each) for each in (body, changed))
@@ -135,7 +135,7 @@ def test_s28_system_prompt_has_one_hash_in_every_protocol(sample: Sample) -> Non
 # ── answers ─────────────────────────────────────────────────────────────────────────────────────────
 @every_model
 def test_s22_whole_and_streamed_answers_mean_the_same(sample: Sample) -> None:
-    """Text, reason, model, usage and fingerprint are read from one body as from a stream."""
+    """Text, finish reason, model, usage and fingerprint are read alike from one body and from a stream."""
     answer, text = whole_text(sample)
     whole = sample.dialect().read_response(200, [text])
     streamed = sample.dialect(is_stream=True).read_response(200, sample.streamed(), True)
@@ -153,7 +153,7 @@ def test_s22_whole_and_streamed_answers_mean_the_same(sample: Sample) -> None:
 
 @every_model
 def test_s22_usage_of_a_stream_is_read_where_it_is_stated(sample: Sample) -> None:
-    """The tokens of a stream are counted as those of a whole answer; OpenAI's chat states them only if asked."""
+    """A stream's tokens are counted as a whole answer's; OpenAI's chat states them only if asked."""
     body = {**sample.ask_stream(), "stream_options": {"include_usage": True}}
     assert sample.stream is not None
     streamed = sample.dialect(is_stream=True).read_response(200, as_texts(sample.stream(body)), True)
@@ -175,7 +175,7 @@ def test_s22_tool_calls_are_read_as_sent(sample: Sample) -> None:
 
 @every_model
 def test_s26_stream_is_read_cut_anywhere(sample: Sample) -> None:
-    """However a transport cuts it, the meaning of a stream is one."""
+    """A stream has the same meaning for any cuts by the transport."""
     texts = sample.streamed()
     dialect, text = sample.dialect(is_stream=True), "".join(texts)
     expected = dialect.read_response(200, texts, True)
@@ -186,7 +186,7 @@ def test_s26_stream_is_read_cut_anywhere(sample: Sample) -> None:
 
 @every_model
 def test_s26_cut_stream_gives_what_came(sample: Sample) -> None:
-    """A stream that ended early has its text so far, says that it is not complete, and is no error."""
+    """A stream that ended early has its text so far, is marked as incomplete, and is not an error."""
     texts = sample.streamed()
     dialect = sample.dialect(is_stream=True)
     whole = dialect.read_response(200, texts, True)
@@ -214,7 +214,7 @@ def test_s26_cut_stream_gives_what_came(sample: Sample) -> None:
     ],
 )
 def test_s26_error_body_is_read(sample: Sample, status: int, body: str, error: str) -> None:
-    """Errors in any provider's form are read by every dialect, for these servers stand in front of each other."""
+    """Every dialect reads errors in any provider's form, because these servers proxy each other."""
     for is_stream in (True, False):
         meaning = sample.dialect().read_response(status, [body], is_stream)
         assert (meaning.error, meaning.text) == (error, "")
@@ -234,7 +234,7 @@ def test_s26_error_within_a_stream_is_read(sample: Sample) -> None:
 
 @pytest.mark.parametrize("sample", OTHERS.values(), ids=OTHERS)
 def test_answer_without_words_is_read(sample: Sample) -> None:
-    """Embeddings, scores and tokens: complete if they are there, with the model where it is named; never text."""
+    """Embeddings, scores and tokens are complete if present, have the model if it is named, and never text."""
     meaning = sample.dialect().read_response(200, [whole_text(sample)[1]])
     assert (meaning.text, meaning.error, meaning.is_complete) == ("", "", True)
     assert meaning.model.endswith("-2026-10-01") == sample.has_model
@@ -243,7 +243,7 @@ def test_answer_without_words_is_read(sample: Sample) -> None:
 
 @every_dialect
 def test_openinference_attributes_say_what_it_is(sample: Sample) -> None:
-    """Every dialect shows its span's kind, its input and, of a model, its messages."""
+    """Every dialect gives its span's kind, its input and, for a model, its messages."""
     dialect, body = sample.dialect(), sample.ask("hi")
     request = dialect.read_request(body)
     response = dialect.read_response(200, [whole_text(sample)[1]])
@@ -281,7 +281,7 @@ broken_json = st.recursive(
 @settings(deadline=None, max_examples=200)
 @given(broken_json, st.sampled_from([200, 400]))
 def test_every_dialect_reads_any_json_without_an_error(value: Any, status: int) -> None:
-    """Whatever a server or an agent puts into the body, reading it gives a meaning."""
+    """Any JSON in a body gives a meaning without an error."""
     text = json.dumps(value)
     for sample in EVERY.values():
         dialect = sample.dialect()

@@ -1,4 +1,4 @@
-"""What the Google dialect reads out of real bodies: Gemini API and Vertex AI, whole, streamed, cut."""
+"""Meanings that the Google dialect reads from real bodies: Gemini API and Vertex AI, whole, streamed, cut."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ def test_google_dialect_takes_model_and_stream_from_the_url(url: str, model: str
 
 @pytest.mark.parametrize("method", ["countTokens", "embedContent", "batchGenerateContent", "rawPredict"])
 def test_google_dialect_leaves_other_methods_alone(method: str) -> None:
-    """Another method of a model is no generation, even with the body of one."""
+    """Another method of a model is not a generation, even with the body of one."""
     assert find_dialect("POST", f"{BASE}:{method}", _body()) is None
 
 
 def test_s22_google_request_meaning() -> None:
-    """Parameters are read out of generationConfig, and what the key ignores is named."""
+    """Parameters are read from generationConfig, and fields that the key ignores are named."""
     request = WHOLE.read_request(_body(labels={"team": "blue"}))
     assert request.parameters == {"temperature": 0.7, "topP": 0.9, "seed": 3, "maxOutputTokens": 50}
     assert request.ignored == ("labels",)
@@ -82,7 +82,7 @@ def test_s22_google_request_meaning() -> None:
 
 
 def test_s23_google_meta_is_whole() -> None:
-    """Asked and answered model, parameters and usage are in meta."""
+    """Requested and answering model, parameters and usage are in meta."""
     body = _body()
     answer = wire_google.answer_generate("gemini-x", body)
     request, response = WHOLE.read_request(body), WHOLE.read_response(200, [json.dumps(answer)])
@@ -125,7 +125,7 @@ def _answered(call_id: str, customer: str) -> Json:
 
 
 def test_s34_google_key_numbers_call_ids_and_keeps_customer_ids() -> None:
-    """An id that the provider drew does not matter, an id inside a tool's answer does."""
+    """An id that the provider generated does not matter; an id inside a tool's answer does."""
     customer, other = "0f8fad5b-d9cb-469f-a165-70867728950e", "7c9e6679-7425-40de-944b-e07fc1f90ae7"
     assert _key(WHOLE, _answered("a8Xk2Lm9", customer)) == _key(WHOLE, _answered("Zz81kQp0", customer))
     assert _key(WHOLE, _answered("a8Xk2Lm9", customer)) != _key(WHOLE, _answered("a8Xk2Lm9", other))
@@ -168,7 +168,7 @@ def test_s22_google_tool_calls_are_read_as_sent() -> None:
 
 
 def test_s26_google_cut_stream_gives_what_came() -> None:
-    """A stream that was left early has its text so far, and says that it is not complete."""
+    """A stream that was left early has its text so far, and is marked as incomplete."""
     events = [event.decode() for event in wire_google.stream_generate("gemini-x", _body())]
     whole = STREAM.read_response(200, events, True)
     cut = STREAM.read_response(200, events[:5], True)
@@ -179,7 +179,7 @@ def test_s26_google_cut_stream_gives_what_came() -> None:
 
 
 def test_google_thoughts_count_as_output_and_are_not_said() -> None:
-    """Thinking is billed as output and is no part of the answer's text."""
+    """Thinking is billed as output and is not part of the answer's text."""
     parts = [{"text": "hm", "thought": True}, {"text": "yes"}]
     usage = {"promptTokenCount": 5, "candidatesTokenCount": 2, "thoughtsTokenCount": 30, "cachedContentTokenCount": 4}
     answer = {"candidates": [{"content": {"parts": parts}, "finishReason": "STOP"}], "usageMetadata": usage}
@@ -196,14 +196,14 @@ def test_google_blocked_prompt_says_why() -> None:
 
 @pytest.mark.parametrize("as_array", [False, True], ids=["object", "array"])
 def test_s26_google_error_body_is_read(as_array: bool) -> None:
-    """An error names Google's status, also in the array that a stream's error comes in."""
+    """An error has Google's status, also in the array form of a stream's error."""
     body = wire_google.error_body(429, "slow down")
     meaning = WHOLE.read_response(429, [json.dumps([body] if as_array else body)])
     assert meaning.error == "RESOURCE_EXHAUSTED: slow down"
 
 
 def test_google_openinference_attributes() -> None:
-    """Phoenix gets the conversation, the tools and the answer, in its own words."""
+    """Phoenix gets the conversation, the tools and the answer in its own terms."""
     body = _body("pay")
     body["contents"] += _answered("a8Xk2Lm9", "x")["contents"]
     body["contents"][0]["parts"].append({"inlineData": {"mimeType": "image/png", "data": "aGk="}})

@@ -1,4 +1,4 @@
-"""What a live session's messages mean, whole, cut and broken."""
+"""Meaning of a live session's messages, whole, cut and broken."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _content(**fields: Any) -> tuple[bool, Any]:
 
 
 def test_s22_live_session_is_read_as_one_call() -> None:
-    """Model, parameters, prompts typed and spoken, words of text and of sound, calls, results, the sum of usage."""
+    """Model, parameters, typed and spoken prompts, text and transcribed answers, calls, results and the total usage."""
     exchange = _read(
         _sent(setup=SETUP),
         _got(setupComplete={}),
@@ -67,7 +67,7 @@ def test_s22_live_session_is_read_as_one_call() -> None:
 
 
 def test_s26_cut_live_session_has_what_came() -> None:
-    """A turn that was still coming has its text so far, and is not complete; an interrupted one has ended."""
+    """An unfinished turn has its text so far and is incomplete; an interrupted one is complete."""
     messages = [_sent(setup=SETUP), _content(modelTurn={"parts": [{"text": "one "}]})]
     cut = _read(*messages).response
     assert (cut.text, cut.is_complete) == ("one ", False)
@@ -76,7 +76,7 @@ def test_s26_cut_live_session_has_what_came() -> None:
 
 
 def test_live_url_is_known_by_its_path() -> None:
-    """Vertex AI and constrained tokens have other paths; other websockets of Google's are none."""
+    """Vertex AI and constrained tokens have other paths; Google's other websockets are not live sessions."""
     vertex = "wss://l-aiplatform.googleapis.com/ws/google.cloud.aiplatform.v1.LlmBidiService/BidiGenerateContent"
     for url in (vertex, URL.replace("BidiGenerateContent?", "BidiGenerateContentConstrained?")):
         assert _read(url=url).request.name == "google.live"
@@ -88,5 +88,5 @@ def test_live_url_is_known_by_its_path() -> None:
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.text() | st.none() | st.integers())))
 def test_live_session_reads_any_message_without_an_error(messages: list[tuple[bool, Any]]) -> None:
-    """What is no message is left out."""
+    """Anything that is not a message is ignored."""
     assert _read(*messages).response.error == ""

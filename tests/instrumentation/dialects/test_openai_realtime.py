@@ -1,4 +1,4 @@
-"""What a realtime session's events mean, whole, cut and broken."""
+"""Meaning of a realtime session's events, whole, cut and broken."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _read(*events: tuple[bool, Any], url: str = URL) -> Exchange:
 
 
 def test_realtime_url_is_known_by_its_path() -> None:
-    """Any host that serves /realtime is a model; Azure names a deployment; other websockets are none."""
+    """Any host that serves /realtime is a model; Azure names a deployment; other websockets are not recognised."""
     assert _read().request.model == "gpt-x"
     azure = _read(url="wss://x.openai.azure.com/openai/realtime?api-version=1&deployment=prod")
     assert (azure.request.model, azure.request.provider) == ("prod", "azure")
@@ -37,7 +37,7 @@ def test_realtime_url_is_known_by_its_path() -> None:
 
 
 def test_s58_session_parameters_are_read_as_asked() -> None:
-    """What the session or a response sets counts, the last word last."""
+    """Settings of the session or of a response are read, and the last one wins."""
     update = {"instructions": "be brief", "temperature": 0.7, "max_response_output_tokens": 50}
     exchange = _read(_sent(type="session.update", session=update))
     found = meta(exchange.request)
@@ -49,7 +49,7 @@ def test_s58_session_parameters_are_read_as_asked() -> None:
 
 
 def test_s22_responses_are_added_up() -> None:
-    """Usage is the sum, texts and the words of sound are one text, calls are as sent."""
+    """Usage is summed, texts and spoken words are joined, calls are as sent."""
     said = {"type": "message", "content": [{"type": "output_audio", "transcript": "one "}]}
     call = {"type": "function_call", "call_id": "c", "name": "pay", "arguments": '{"a":1}'}
     usage = {"input_tokens": 5, "output_tokens": 7, "input_token_details": {"cached_tokens": 2}}
@@ -66,7 +66,7 @@ def test_s22_responses_are_added_up() -> None:
 
 
 def test_s26_cut_session_has_what_came() -> None:
-    """A response that was still coming has its text so far, and is not complete."""
+    """An unfinished response has its text so far and is incomplete."""
     exchange = _read(
         _got(type="response.created", response={}),
         _got(type="response.output_audio.delta", delta="AAAA"),
@@ -77,7 +77,7 @@ def test_s26_cut_session_has_what_came() -> None:
 
 
 def test_s26_error_event_is_read() -> None:
-    """An error of the server's is the session's."""
+    """An error of the server is the session's error."""
     exchange = _read(_got(type="error", error={"type": "invalid_request_error", "message": "no"}))
     assert exchange.response.error == "invalid_request_error: no"
 
@@ -105,7 +105,7 @@ broken = st.recursive(
 @settings(deadline=None, max_examples=150)
 @given(st.lists(st.tuples(st.booleans(), KINDS, broken), max_size=5))
 def test_any_events_are_read_without_an_error(events: list[tuple[bool, str, Any]]) -> None:
-    """Whatever stands in the events, reading them gives a meaning."""
+    """Any content of the events gives a meaning without an error."""
     fields = ("session", "response", "item", "error", "delta", "transcript")
     exchange = _read(
         *((is_sent, json.dumps({"type": kind, **dict.fromkeys(fields, value)})) for is_sent, kind, value in events),

@@ -1,4 +1,4 @@
-"""The OpenInference attributes of a boundary span: what Phoenix shows, within limits."""
+"""OpenInference attributes of a boundary span: the fields that Phoenix shows, within limits."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_openinference_of_every_protocol_is_the_same_conversation() -> None:
 
 @pytest.mark.parametrize("count", [10, 41, 42, 62, 1000])
 def test_openinference_is_bounded_and_keeps_the_newest(count: int) -> None:
-    """At any length there are at most 100 attributes: the system prompt, then the newest messages in order."""
+    """For any length there are at most 100 attributes: the system prompt, then the newest messages in order."""
     history = [{"role": "user", "content": f"m{n}"} for n in range(count)]
     body = {"model": "m", "messages": [{"role": "system", "content": "S"}, *history]}
     answer = wire_openai.answer_chat(body, "fp")
@@ -166,7 +166,7 @@ def test_openinference_bounds_tools_and_calls() -> None:
 
 
 def test_openinference_bounds_every_text() -> None:
-    """A text beyond 64 KiB is cut at a character, and what is no JSON any more does not claim to be."""
+    """A text above 64 KiB is cut between characters, and a cut JSON text is no longer declared as JSON."""
     body = {"model": "m", "messages": [{"role": "user", "content": "é" * 70_000}]}
     attributes = _attributes("chat/completions", body, {"choices": [{"message": {"content": "ü" * 70_000}}]})
     assert attributes["input.mime_type"] == "text/plain"
@@ -176,7 +176,7 @@ def test_openinference_bounds_every_text() -> None:
 
 
 def test_openinference_text_can_be_exported() -> None:
-    """Half an emoji in a prompt does not make the span unsendable."""
+    """Half an emoji in a prompt does not keep the span from being sent."""
     body = {"model": "m", "messages": [{"role": "user", "content": "cut \ud83d"}]}
     sent = [str(value).encode() for value in _attributes("chat/completions", body).values()]
     assert any(b"cut " in text for text in sent)
@@ -194,7 +194,7 @@ def test_openinference_of_tool_calls_and_errors() -> None:
 
 
 def test_openinference_of_an_embedding() -> None:
-    """Texts and model are there; vectors are not copied into attributes."""
+    """Texts and model are attributes; vectors are not copied."""
     body = {"model": "e", "input": ["one", "two"], "dimensions": 8}
     attributes = _attributes("embeddings", body, wire_openai.answer_embeddings(body))
     assert attributes["openinference.span.kind"] == "EMBEDDING"

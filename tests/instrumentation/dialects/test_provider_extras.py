@@ -1,4 +1,4 @@
-"""What providers put beside or into the protocols that they share."""
+"""Fields that providers add to the protocols that they share."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _find(path: str, host: str = "http://127.0.0.1", body: Any = None) -> Dialec
     ],
 )
 def test_host_names_the_provider_and_the_path_the_protocol(url: str, provider: str) -> None:
-    """Compatible hosts need no row of their own: an unknown one with a known path is understood."""
+    """Compatible hosts need no row of their own: an unknown host with a known path is understood."""
     dialect = find_dialect("POST", url)
     assert dialect is not None
     assert dialect.provider == provider
@@ -63,12 +63,12 @@ def test_host_names_the_provider_and_the_path_the_protocol(url: str, provider: s
     ],
 )
 def test_another_service_on_a_like_path_is_plain_http(path: str, body: Any) -> None:
-    """A path alone makes no model: the body has to be one for it."""
+    """A path alone does not make a model call; the body must fit too."""
     assert find_dialect("POST", f"http://service.test{path}", body) is None
 
 
 def test_azure_filter_results_are_read_over() -> None:
-    """Azure's first chunk has no choice, its others carry filter results; a filtered answer says so."""
+    """Azure's first chunk has no choice and others carry filter results; a filtered answer says so."""
     dialect = _find("/openai/deployments/prod/chat/completions")
     head = {"id": "c", "model": "gpt-x-2026-10-01", "system_fingerprint": "fp"}
     safe = {"hate": {"filtered": False, "severity": "safe"}}
@@ -85,7 +85,7 @@ def test_azure_filter_results_are_read_over() -> None:
 
 @pytest.mark.parametrize("name", ["ollama_chat", "ollama_generate"])
 def test_s22_ollama_streams_unless_told_otherwise(name: str) -> None:
-    """A request that says nothing of streaming asks for a stream; only `false` does not."""
+    """A request that does not mention streaming asks for a stream; only `false` does not."""
     dialect, body = MODELS[name].dialect(), MODELS[name].ask("hi")
     assert "stream" not in body
     assert dialect.read_request(body).is_stream
@@ -101,7 +101,7 @@ def test_groq_states_the_usage_of_a_stream_in_its_own_field() -> None:
 
 
 def test_reasoning_is_no_part_of_the_answer() -> None:
-    """What a model thinks aloud, by any of its names, is not what it said."""
+    """A model's reasoning, under any of its names, is not part of the answer's text."""
     for name in ("reasoning_content", "reasoning", "thinking"):
         message = {"role": "assistant", "content": "so", name: "let me think"}
         answer = {"choices": [{"index": 0, "message": message, "finish_reason": "stop", "prompt_logprobs": [None]}]}
@@ -126,13 +126,13 @@ def test_bedrock_exception_within_a_stream_is_read() -> None:
 
 
 def test_voyage_states_only_the_total_of_tokens() -> None:
-    """An embedding's total is what went in."""
+    """An embedding's total counts as its input."""
     answer = {"object": "list", "data": [], "model": "voyage-x", "usage": {"total_tokens": 9}}
     assert _find("/v1/embeddings").read_response(200, [json.dumps(answer)]).tokens_in == 9
 
 
 def test_scores_of_every_provider_are_read() -> None:
-    """Cohere, Jina and vLLM say results, Voyage data, TEI a bare list."""
+    """Cohere, Jina and vLLM call them results, Voyage calls them data, TEI returns a bare list."""
     rows = [{"index": 1, "relevance_score": 0.9}, {"index": 0, "relevance_score": 0.1}]
     bare = [{"index": 1, "score": 0.9}, {"index": 0, "score": 0.1}]
     for answer in ({"results": rows}, {"data": rows}, bare):
@@ -168,7 +168,7 @@ def test_scores_of_every_provider_are_read() -> None:
 def test_s22_bedrock_reads_prompts_of_other_vendors(
     model: str, ask: dict[str, Any], answer: dict[str, Any], text: str, reason: str, tokens: tuple[int, int]
 ) -> None:
-    """Text, reason, parameters and, where the body lists them, tokens; a parameter that is left out is another key."""
+    """Text, reason, parameters and, if the body has them, tokens are read; omitting a parameter changes the key."""
     dialect = _find(f"/model/{model}/invoke", body=ask)
     request, meaning = dialect.read_request(ask), dialect.read_response(200, [json.dumps(answer)])
     assert (request.kind, request.name, request.model, request.ignored) == ("llm", "bedrock.text", model, ())
@@ -182,7 +182,7 @@ def test_s22_bedrock_reads_prompts_of_other_vendors(
 
 
 def test_s22_command_streams_text_by_text() -> None:
-    """Each chunk has a text; the last says why it ended, and has the counts."""
+    """Each chunk has a text; the last has the finish reason and the counts."""
     dialect = _find("/model/cohere.command-text-v14/invoke-with-response-stream", body={"prompt": "hi"})
     counts = {"amazon-bedrock-invocationMetrics": {"inputTokenCount": 2, "outputTokenCount": 3}}
     chunks = [{"text": "so ", "is_finished": False}, {"text": "it is", "is_finished": False}]
@@ -205,7 +205,7 @@ def test_s22_command_streams_text_by_text() -> None:
     ],
 )
 def test_s22_model_behind_an_arn_is_known_by_its_body(model: str, body: dict[str, Any], kind: str) -> None:
-    """An inference profile hides its model: what says how to generate is a text, the rest an embedding."""
+    """An inference profile hides its model: a body with generation settings is text, any other an embedding."""
     path = "/model/" + model.replace(":", "%3A").replace("/", "%2F") + "/invoke"
     found = _find(path, body=body).read_request(body)
     assert (found.kind, found.model) == (kind, model)
@@ -213,7 +213,7 @@ def test_s22_model_behind_an_arn_is_known_by_its_body(model: str, body: dict[str
 
 @pytest.mark.parametrize("is_stream", [False, True])
 def test_s22_empty_tool_call_is_none(is_stream: bool) -> None:
-    """Snowflake's Cortex puts an empty call into messages that call nothing."""
+    """Snowflake's Cortex adds an empty call to messages without calls; it is ignored."""
     place = "delta" if is_stream else "message"
     choice = {"index": 0, place: {"role": "assistant", "content": "so", "tool_calls": [{}]}, "finish_reason": "stop"}
     text = sse({"choices": [choice]}).decode() if is_stream else json.dumps({"choices": [choice]})
@@ -225,7 +225,7 @@ def test_s22_empty_tool_call_is_none(is_stream: bool) -> None:
 
 
 def test_s22_writers_completions_are_read() -> None:
-    """A body without a reason is whole; its chunks have a `value` each; cached tokens are spelled its own way."""
+    """A body without a finish reason is complete; each chunk has a `value`; cached tokens have its own spelling."""
     dialect = _find("/v1/completions", "https://api.writer.com", {"model": "palmyra-x5", "prompt": "hi"})
     assert dialect.provider == "writer"
     whole = dialect.read_response(200, [json.dumps({"choices": [{"text": "so"}], "model": "palmyra-x5"})])
@@ -241,7 +241,7 @@ def test_s22_writers_completions_are_read() -> None:
 
 
 def test_s22_interaction_of_an_agent_and_of_steps_is_read() -> None:
-    """An agent stands where a model does; steps in are messages; results name the calls that they answer."""
+    """The agent is read as the model, input steps as messages, and results name the calls that they answer."""
     body = {
         "agent": "deep-research-pro",
         "previous_interaction_id": "interactions/1",
@@ -278,7 +278,7 @@ def test_s22_interaction_of_an_agent_and_of_steps_is_read() -> None:
 def test_s22_tokens_are_read_from_bedrocks_headers(
     headers: list[tuple[str, str]], tokens: tuple[int | None, int | None]
 ) -> None:
-    """Where a body states no tokens the headers do; a body's own count goes first."""
+    """If a body has no token counts, the headers have them; a body's own count wins."""
     ask = {"prompt": "hi"}
     dialect = _find("/model/cohere.command-text-v14/invoke", body=ask)
     exchange = HttpExchange(dialect, dialect.read_request(ask))

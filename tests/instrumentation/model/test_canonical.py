@@ -1,4 +1,4 @@
-"""Canonical JSON and keys: one form per value, located refusals, digests that say where."""
+"""Canonical JSON and keys: one form per value, errors with a path, digests that locate differences."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_s32_canonical_example_of_the_rfc() -> None:
 
 
 def test_s32_canonical_keys_are_in_utf16_order() -> None:
-    """Object keys are ordered by UTF-16 code units, not by code points."""
+    """Object keys are ordered by UTF-16 code units instead of code points."""
     names = ["\u20ac", "\r", "\uff5e", "1", "\U0001f600", "\u0080", "\u00f6"]
     ordered = list(json.loads(canonicalize(dict.fromkeys(names, 0))))
     assert ordered == ["\r", "1", "\u0080", "\u00f6", "\u20ac", "\U0001f600", "\uff5e"]
@@ -90,7 +90,7 @@ def test_s32_canonical_keys_are_in_utf16_order() -> None:
 @properties
 @given(json_values)
 def test_s32_canonical_is_idempotent(value: Any) -> None:
-    """Reading the canonical form and writing it again changes nothing."""
+    """Parsing the canonical form and writing it again changes nothing."""
     once = canonicalize(value)
     assert canonicalize(json.loads(once)) == once
 
@@ -98,7 +98,7 @@ def test_s32_canonical_is_idempotent(value: Any) -> None:
 @properties
 @given(st.dictionaries(nfc_names, json_values, max_size=6), st.randoms(use_true_random=False))
 def test_s32_canonical_is_order_free(members: dict[str, Any], random: Any) -> None:
-    """The order of an object's members never shows."""
+    """The order of an object's members has no effect."""
     expected = canonicalize(members)
     names = list(members)
     random.shuffle(names)
@@ -106,19 +106,19 @@ def test_s32_canonical_is_order_free(members: dict[str, Any], random: Any) -> No
 
 
 def test_s32_canonical_text_is_nfc() -> None:
-    """Two spellings of one text are one text; two keys that become one are refused."""
+    """Two Unicode spellings of a text are one text; two keys that become equal are refused."""
     assert canonicalize("e\u0301") == canonicalize("\u00e9") == '"\u00e9"'.encode()
     with pytest.raises(Unserializable, match=r"unserializable at \$\.a: object keys that are equal after NFC"):
         canonicalize({"a": {"e\u0301": 1, "\u00e9": 2}})
 
 
 def test_s32_canonical_integers_are_exact() -> None:
-    """Integers beyond 2**53 keep all digits, so that two ids never meet in one double."""
+    """Integers above 2**53 keep all digits, so that two ids never become the same double."""
     assert canonicalize([2**53, 2**53 + 1, -(2**70)]) == b"[9007199254740992,9007199254740993,-1180591620717411303424]"
 
 
 def test_s32_canonical_lone_surrogate_is_escaped() -> None:
-    """Half an emoji, as a cut JSON text gives, has a form of its own that is ASCII."""
+    """Half an emoji, as in a cut JSON text, has its own ASCII form."""
     assert canonicalize("\ud83d") == b'"\\ud83d"'
     assert canonicalize("\ud83d") != canonicalize("\\ud83d")
 
@@ -136,7 +136,7 @@ def test_s32_canonical_lone_surrogate_is_escaped() -> None:
     ids=["nan", "infinity", "set", "int_key", "bytes", "object"],
 )
 def test_s32_canonical_refuses_with_the_path(value: Any, path: str) -> None:
-    """What is no JSON value is refused, and the error says where it is."""
+    """A value that is not JSON is refused, and the error says where it is."""
     with pytest.raises(Unserializable) as caught:
         canonicalize(value)
     assert caught.value.path == path
@@ -164,7 +164,7 @@ def _keys_in_process(python: str, seed: str) -> dict[str, str]:
 
 
 def test_s32_corpus_has_one_key_in_three_processes(python: str) -> None:
-    """Each tricky value has the same key, or the same refusal, whatever the hash seed."""
+    """Each tricky value has the same key, or the same error, whatever the hash seed."""
     first, second, third = (_keys_in_process(python, seed) for seed in ("0", "1", "4242"))
     assert first == second == third
     assert len(first) >= 60
@@ -174,7 +174,7 @@ def test_s32_corpus_has_one_key_in_three_processes(python: str) -> None:
 
 @pytest.mark.parametrize("name", tricky_values.GOOD)
 def test_s32_tricky_value_has_a_key(name: str) -> None:
-    """A value with a codec has a key, and a second equal value has the same one."""
+    """A value with a codec has a key, and an equal value has the same one."""
     make = tricky_values.GOOD[name]
     key = tricky_values.find_key(make())
     assert len(key) == 64
@@ -182,7 +182,7 @@ def test_s32_tricky_value_has_a_key(name: str) -> None:
 
 
 def test_s32_tricky_values_have_different_keys() -> None:
-    """No two tricky values share a key, save where the numbers are equal."""
+    """No two tricky values share a key, except equal numbers."""
     keys = {name: tricky_values.find_key(make()) for name, make in tricky_values.GOOD.items()}
     assert len(set(keys.values())) == len(keys)
 
@@ -196,14 +196,14 @@ def test_s32_value_without_codec_is_refused_with_its_path(name: str) -> None:
 
 @pytest.mark.parametrize("items", [[(2, "b"), (1, "a"), (None, 0)], [((1, 2), 3), ((0,), 4)]], ids=["ints", "tuples"])
 def test_s32_key_ignores_the_order_of_any_dict(items: list[tuple[Any, Any]]) -> None:
-    """A dict whose keys are no strings keeps its order in the recording, but has one key."""
+    """A dict whose keys are not strings keeps its order in the recording, but has one key."""
     assert encode(dict(items)) != encode(dict(reversed(items)))
     assert tricky_values.find_key(dict(items)) == tricky_values.find_key(dict(reversed(items)))
 
 
 # ── repr never reaches a key ────────────────────────────────────────────────────────────────────────
 class _Impostor:
-    """Says 0x wherever it is asked."""
+    """An object with 0x in its repr, str and format."""
 
     def __repr__(self) -> str:
         return "<Impostor at 0x7f1234>"
@@ -215,7 +215,7 @@ class _Impostor:
 
 
 async def _coroutine_function() -> None:
-    """Only its repr matters."""
+    """A coroutine function, used only for its repr."""
 
 
 addressed_objects = st.sampled_from(
@@ -239,7 +239,7 @@ containers = st.sampled_from(["list", "dict", "tuple", "nested"])
 @properties
 @given(addressed_objects, containers, json_values)
 def test_s33_object_with_an_address_is_refused(value: Any, container: str, beside: Any) -> None:
-    """An object whose repr has 0x never has a key, wherever it is."""
+    """An object whose repr has 0x never has a key, wherever it appears."""
     assert "0x" in repr(value)
     held: Any = {"list": [beside, value], "dict": {"v": value}, "tuple": (value,), "nested": {"a": [{"b": value}]}}[
         container
@@ -273,7 +273,7 @@ def _key(fields: dict[str, Any], memo: KeyMemo | None = None) -> str:
 
 
 def test_key_is_stable_over_releases() -> None:
-    """The key of a fixed request is this one: recordings made by earlier versions still match."""
+    """The key of a fixed request is pinned, so that recordings made by earlier versions still match."""
     fields = _chat({"role": "user", "content": "hi"}, *_tool_turn("call_a"), temperature=0.5)
     assert _key(fields) == KEY_OF_FIXED_REQUEST
 
@@ -282,7 +282,7 @@ KEY_OF_FIXED_REQUEST = "b3ff0260a912a63dd1db3e9534368a47ca7daf1eaed821da279f9cc7
 
 
 def test_key_unknown_keyspec_is_an_error() -> None:
-    """A keyspec of a newer version is named, with what to do."""
+    """A keyspec of a newer version is named, with a remedy."""
     with pytest.raises(ConfigError, match="unknown keyspec 'openai_chat/99'") as caught:
         compute_key("openai_chat/99", {})
     assert "upgrade" in caught.value.hint
@@ -296,7 +296,7 @@ def test_key_refusal_names_field_and_element() -> None:
 
 
 def test_key_mismatch_is_located() -> None:
-    """Two keys tell which message, which argument and which scalar differ."""
+    """The digests of two keys tell which message, argument and scalar differ."""
     before = compute_key(
         "openai_chat/1", _chat({"role": "user", "content": "a"}, {"role": "user", "content": "b"}, seed=1)
     )
@@ -318,7 +318,7 @@ def test_key_ignores_which_random_ids_were_drawn() -> None:
 
 
 def test_key_still_sees_which_call_a_result_belongs_to() -> None:
-    """Two results swapped between two calls change the key."""
+    """Swapping two results between two calls changes the key."""
     straight = [*_tool_turn("call_a"), *_tool_turn("call_b")]
     crossed = [*_tool_turn("call_a", "call_b"), *_tool_turn("call_b", "call_a")]
     same_again = [*_tool_turn("call_x"), *_tool_turn("call_y")]
@@ -347,14 +347,14 @@ def test_key_still_sees_which_call_a_result_belongs_to() -> None:
     ids=["openai_arguments", "anthropic_input", "tool_arguments", "text", "http_body"],
 )
 def test_key_keeps_ids_that_are_meaning(keyspec: str, make: Any) -> None:
-    """An id in arguments, text or another service's body is what the call is about: it stays in the key."""
+    """An id in arguments, text or another service's body is meaningful, so it stays in the key."""
     first = "0192f0e1-0000-7000-8000-000000000001"
     second = "0192f0e1-0000-7000-8000-000000000002"
     assert compute_key(keyspec, make(first)).hex != compute_key(keyspec, make(second)).hex
 
 
 def test_key_placeholder_cannot_be_spelled() -> None:
-    """A text that looks like a renamed id is not one."""
+    """A text that looks like a renamed id is not treated as one."""
     assert _key(_chat({"role": "user", "id": "call_a"})) != _key(_chat({"role": "user", "id": "id#1"}))
 
 
@@ -368,7 +368,7 @@ messages = st.fixed_dictionaries(
 @properties
 @given(st.lists(st.lists(messages, max_size=6), max_size=6))
 def test_key_memo_never_changes_a_key(conversations: list[list[dict[str, Any]]]) -> None:
-    """Whatever was digested before, a key with a memo is the key without."""
+    """Whatever was digested before, a key with a memo equals the key without."""
     memo = KeyMemo()
     grown: list[dict[str, Any]] = []
     for conversation in conversations:
@@ -405,7 +405,7 @@ def test_key_memo_pays_only_for_new_messages() -> None:
 
 
 def test_key_memo_is_bounded() -> None:
-    """The memo forgets its oldest elements and goes on giving right keys."""
+    """The memo drops its oldest elements and still gives correct keys."""
     memo = KeyMemo(bytes_max=10_000)
     for n in range(200):
         fields = _chat({"role": "user", "content": f"{n} " + "x" * 900})
@@ -414,7 +414,7 @@ def test_key_memo_is_bounded() -> None:
 
 
 def test_key_memo_does_not_hide_a_refusal() -> None:
-    """What cannot be in a key is refused again although its neighbour bytes are known."""
+    """A value that cannot be in a key is refused again even if an equal part was digested before."""
     memo = KeyMemo()
     _key(_chat({"role": "user", "content": "a"}), memo)
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Digests of a request's parts: keyed, short, and enough to say where two requests differ."""
+"""Digests of a request's parts: keyed, short, and enough to locate the difference between two requests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CHAT = "openai_chat/1"
 
 
 def derive_from(secret: bytes) -> Any:
-    """What a redactor gives: a key for a purpose."""
+    """A stand-in for a redactor: derives a key for a purpose."""
     return lambda purpose: hmac.digest(secret, purpose, "sha256")
 
 
@@ -39,7 +39,7 @@ def describe(fields: dict[str, Any], digester: Digester | None = None, keyspec: 
 
 
 def chat(*contents: str, **fields: Any) -> dict[str, Any]:
-    """A conversation of these messages."""
+    """A conversation with these messages."""
     roles = ["system", *["user", "assistant"] * len(contents)]
     messages = [{"role": role, "content": text} for role, text in zip(roles, contents, strict=False)]
     return {"model": "gpt-x", "messages": messages, **fields}
@@ -58,12 +58,12 @@ def chat(*contents: str, **fields: Any) -> dict[str, Any]:
     ids=["equal", "content", "system", "shorter", "added", "model"],
 )
 def test_n7_digests_say_where_requests_differ(now: dict[str, Any], paths: list[str]) -> None:
-    """From two lists of digests alone, the differing message and member are named."""
+    """Two lists of digests alone give the differing message and member."""
     assert differing_paths(describe(chat("be careful", "sell", "ok", "buy")), describe(now)) == paths
 
 
 def test_n7_arguments_of_a_tool_are_told_apart() -> None:
-    """A tool's argument is named too."""
+    """A tool's differing argument is named too."""
     one = {"name": "refund", "arguments": {"amount": 100, "to": "a@example.org"}}
     other = {"name": "refund", "arguments": {"amount": 900, "to": "a@example.org"}}
     found = differing_paths(describe(one, keyspec="tool/1"), describe(other, keyspec="tool/1"))
@@ -71,7 +71,7 @@ def test_n7_arguments_of_a_tool_are_told_apart() -> None:
 
 
 def test_n7_digests_are_keyed() -> None:
-    """Without the key a digest says nothing, not even of a value that can be guessed."""
+    """Without the key a digest reveals nothing, not even a value that can be guessed."""
     fields = chat("yes")
     one = json.loads(describe(fields, Digester(derive_from(b"one"))))
     other = json.loads(describe(fields, Digester(derive_from(b"other"))))
@@ -81,7 +81,7 @@ def test_n7_digests_are_keyed() -> None:
 
 
 def test_n7_opaque_ids_are_no_difference_of_their_own() -> None:
-    """The same conversation with other tool-call ids has the same digests."""
+    """The same conversation with other tool call ids has the same digests."""
 
     def turn(call_id: str) -> dict[str, Any]:
         call = {"id": call_id, "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -108,7 +108,7 @@ def test_digests_do_not_depend_on_what_was_seen_before(conversations: list[list[
 
 
 def test_digester_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is remembered has a limit, and so has the list of digests of one conversation."""
+    """The digester's memory is bounded, and so is the list of digests of one conversation."""
     monkeypatch.setattr(digests_module, "MEMO_ITEMS_MAX", 10)
     monkeypatch.setattr(digests_module, "ELEMENTS_MAX", 3)
     digester = Digester(derive_from(b"k"))
@@ -121,7 +121,7 @@ def test_digester_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null"])
 def test_digests_that_cannot_be_read_name_nothing(text: str) -> None:
-    """A recording without digests gives no place, and no error."""
+    """A recording without digests gives no location and no error."""
     assert differing_paths(text, '{"model":"x"}') == []
 
 
@@ -140,7 +140,7 @@ def _recorded(provider: Provider, folder: Path) -> Recording:
 
 
 def _replayed(provider: Provider, text: str, recording: Recording) -> dict[str, Any]:
-    """The verdict of a replay that asks something."""
+    """The verdict of a replay that makes this request."""
     block = spanreplay.replay(recording)
     with contextlib.suppress(spanreplay.ReplayMiss), block:
         _ask(provider, text)
@@ -155,7 +155,7 @@ def _ask(provider: Provider, text: str) -> None:
 
 @pytest.mark.parametrize("is_kept", [True, False], ids=["kept", "erased"])
 def test_n7_mismatch_is_located_where_the_payload_is_gone(is_kept: bool, tmp_path: Path) -> None:
-    """A changed message of a recorded call whose request was erased is still named, without its old value."""
+    """A changed message is named without its old value even if the recorded request was erased."""
     with Provider() as provider:
         recording = _recorded(provider, tmp_path)
         verdict = _replayed(provider, "refund 900", recording if is_kept else _erase(recording))
@@ -169,7 +169,7 @@ def test_n7_mismatch_is_located_where_the_payload_is_gone(is_kept: bool, tmp_pat
 
 @pytest.mark.parametrize("is_kept", [True, False], ids=["kept", "erased"])
 def test_n7_mismatch_is_located_in_what_redaction_hides(is_kept: bool, tmp_path: Path) -> None:
-    """A message that differs in a redacted value alone is named; neither value is in the recording or the verdict."""
+    """A message that differs only in a redacted value is named; neither value is in the recording or the verdict."""
     then, now = "mail ann.lee@example.org", "mail bob.ray@example.org"
     with Provider() as provider:
         with spanreplay.record(directory=tmp_path) as block:
@@ -187,7 +187,7 @@ def test_n7_mismatch_is_located_in_what_redaction_hides(is_kept: bool, tmp_path:
 
 
 def test_n7_call_of_a_function_is_found_and_not_located() -> None:
-    """A function's call carries no digests: where its arguments were erased, the call is named and not the place."""
+    """A function's call has no digests: if its arguments were erased, the call is named, but not the argument."""
     recording = recorded(lambda: refund(100, {"reason": "late"}))
     assert recording.calls[0].digests == ""
     replay = replayed(lambda: refund(100, {"reason": "broken"}), _erase(recording))
@@ -200,7 +200,7 @@ def _erase(recording: Recording) -> Recording:
 
 
 def test_n7_digests_are_sealed(tmp_path: Path) -> None:
-    """Digests that were exchanged after the recording are tampering."""
+    """Digests that were replaced after the recording are tampering."""
     with Provider() as provider:
         recording = _recorded(provider, tmp_path)
         assert recording.calls[0].digests

@@ -1,4 +1,4 @@
-"""Ids and places: unique whatever the agent seeds, true whatever the agent patches."""
+"""Ids and places are unique whatever the agent seeds, and correct whatever it patches."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_run_ids_are_uuids_of_version_7_and_sort_by_time(monkeypatch: pytest.Mon
 
 
 def test_ids_do_not_follow_a_seed() -> None:
-    """An agent that seeds `random` still gets other ids each time: a replay must not repeat the recording's."""
+    """An agent that seeds `random` still gets other ids each time, since a replay must not reuse the recording's."""
     seen = set()
     for _ in range(3):
         random.seed(1)
@@ -61,7 +61,7 @@ print(os.read(read, 1000).decode())
 
 
 def test_forked_child_makes_other_ids() -> None:
-    """Parent and child do not go on with the same sequence."""
+    """Parent and child do not continue the same sequence."""
     done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, check=True, timeout=600)
     parent, child = done.stdout.splitlines()
     assert parent != child
@@ -90,7 +90,7 @@ def test_clocks_are_the_real_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=["path", "relative", "string", "stdlib", "frozen", "site", "dist", "ours"],
 )
 def test_agents_files_are_told_from_libraries(filename: str, is_agent: bool) -> None:
-    """The standard library, installed packages and our own code are not the agent."""
+    """Files of the standard library, of installed packages and of spanreplay are not the agent's."""
     assert ids.is_agent_file(filename) is is_agent
 
 
@@ -102,22 +102,22 @@ def _from_a_library(filename: str) -> Any:
 
 
 def test_caller_is_the_agents_nearest_line() -> None:
-    """Frames of libraries in between are passed over."""
+    """Library frames in between are skipped."""
     call = _from_a_library("/x/site-packages/library.py")
     place = call(lambda: call(lambda: ids.find_caller(1)))
     assert place.startswith("tests/instrumentation/model/test_ids.py:")
-    # Python 3.10 knows a code object's name only, without what it is in
+    # Python 3.10 has only a code object's name, without the enclosing scope
     known = "test_caller_is_the_agents_nearest_line" if sys.version_info >= (3, 11) else "<lambda>"
     assert known in place
 
 
 def test_caller_is_nobody_where_the_agent_is_not() -> None:
-    """Without a frame of the agent within the limit there is no place."""
+    """If no agent frame is within the limit, there is no place."""
     assert ids.find_caller(1, frames_max=0) == ""
 
 
 def test_places_survive_a_working_directory_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A deleted working directory makes paths absolute, and breaks nothing."""
+    """With a deleted working directory paths are absolute, and nothing fails."""
     folder = tmp_path / "gone"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -127,7 +127,7 @@ def test_places_survive_a_working_directory_that_is_gone(tmp_path: Path, monkeyp
 
 
 def test_function_is_described_below_its_decorators() -> None:
-    """The place of a wrapped function is where its body is; what has no code has no place."""
+    """The place of a wrapped function is that of its body; an object without code has no place."""
     import functools
 
     def body() -> None:
@@ -140,7 +140,7 @@ def test_function_is_described_below_its_decorators() -> None:
 
 
 def test_endless_wrapping_ends() -> None:
-    """An object that says it wraps itself is no endless loop."""
+    """An object that claims to wrap itself does not cause an endless loop."""
 
     class Knot:
         @property

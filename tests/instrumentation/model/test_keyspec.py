@@ -1,4 +1,4 @@
-"""Allow-lists: what is listed is in the key, what is not is ignored and named."""
+"""Allow-lists: listed fields are in the key, others are ignored and named."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.dialect_samples import EVERY
 API_KEYSPECS = [name for name, spec in KEYSPECS.items() if spec.is_api]
 LISTED = [(name, field) for name, spec in KEYSPECS.items() if name != "http/1" for field in sorted(spec.fields)]
 
-# What SDKs and proxies add without changing the answer.
+# Fields that SDKs and proxies add without changing the answer.
 TRANSIENT = {
     "request_id": "req_1",
     "served_model_name": "m-2",
@@ -41,7 +41,7 @@ def _key(name: str, body: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize(("name", "field"), LISTED, ids=[f"{name}-{field}" for name, field in LISTED])
 def test_s34_listed_field_flips_the_key(name: str, field: str) -> None:
-    """Adding a listed field, and changing it, changes the key and names the field."""
+    """Adding or changing a listed field changes the key and names the field."""
     body = {"name": "n", **BODIES.get(name, {})}
     body.pop(field, None)
     without = compute_key(name, select(name, body)[0])
@@ -53,7 +53,7 @@ def test_s34_listed_field_flips_the_key(name: str, field: str) -> None:
 
 @pytest.mark.parametrize("name", API_KEYSPECS)
 def test_s34_transient_fields_do_not_reach_the_key(name: str) -> None:
-    """What providers and SDKs add leaves the key alone, and is reported as ignored."""
+    """Fields that providers and SDKs add leave the key unchanged, and are reported as ignored."""
     body = BODIES[name]
     assert _key(name, {**body, **TRANSIENT}) == _key(name, body)
     assert select(name, {**body, **TRANSIENT})[1] == sorted(TRANSIENT)
@@ -62,13 +62,13 @@ def test_s34_transient_fields_do_not_reach_the_key(name: str) -> None:
 
 @pytest.mark.parametrize("name", API_KEYSPECS)
 def test_s34_null_is_absent(name: str) -> None:
-    """SDKs differ in whether they send null for what was not set; the key does not."""
+    """Some SDKs send null for unset fields and some omit them; the key is the same."""
     nulls = dict.fromkeys(sorted(keyspec(name).fields - BODIES[name].keys()))
     assert _key(name, {**BODIES[name], **nulls}) == _key(name, BODIES[name])
 
 
 def test_s34_none_is_an_argument_of_a_tool() -> None:
-    """A tool called with None is not a tool called with nothing."""
+    """A tool called with None differs from a tool called without the argument."""
     with_none = compute_key("tool/1", {"name": "t", "arguments": {"a": None}})
     without = compute_key("tool/1", {"name": "t", "arguments": {}})
     assert with_none != without
@@ -80,13 +80,13 @@ def test_s34_required_fields_are_listed() -> None:
 
 
 def test_s58_temperature_is_kept_as_asked() -> None:
-    """The request's temperature is passed on as it is, never set or rounded."""
+    """The request's temperature is passed on unchanged, never set or rounded."""
     assert select("openai_chat/1", {"model": "m", "temperature": 0.7})[0]["temperature"] == 0.7
     assert "temperature" not in select("openai_chat/1", {"model": "m"})[0]
 
 
 def test_select_does_not_change_the_body() -> None:
-    """Selecting leaves the caller's object alone."""
+    """Selecting leaves the caller's object unchanged."""
     body = {"method": "tools/call", "params": {"name": "t", "_meta": {"progressToken": 3}}}
     kept, ignored = select("mcp/1", body)
     assert kept == {"method": "tools/call", "params": {"name": "t"}}
@@ -116,19 +116,19 @@ DIFFERENT_URLS = [
 
 @pytest.mark.parametrize(("one", "other"), SAME_URLS, ids=["query_order", "user_info", "root", "fragment"])
 def test_http_key_of_equivalent_urls(one: str, other: str) -> None:
-    """URLs that ask for the same thing have one key; credentials never reach it."""
+    """Equivalent URLs have one key, and credentials never reach it."""
     assert _http_key(url=one) == _http_key(url=other)
     assert "secret" not in str(http_fields({"url": one}))
 
 
 @pytest.mark.parametrize(("one", "other"), DIFFERENT_URLS, ids=["repeated", "blank", "case", "port", "scheme"])
 def test_http_key_of_different_urls(one: str, other: str) -> None:
-    """URLs that ask for different things have different keys."""
+    """URLs with different meanings have different keys."""
     assert _http_key(url=one) != _http_key(url=other)
 
 
 def test_http_key_ignores_headers_and_names_them() -> None:
-    """Headers carry ids, dates and credentials; none of them is in the key."""
+    """Headers carry ids, dates and credentials, so none of them is in the key."""
     request = {"method": "GET", "url": "https://api.test/", "headers": {"authorization": "Bearer x"}}
     kept, ignored = select("http/1", request)
     assert ignored == ["headers"]
@@ -155,7 +155,7 @@ def test_http_key_normalises_the_multipart_boundary(is_quoted: bool, is_binary: 
 
 
 def test_http_key_of_a_form_ignores_its_order() -> None:
-    """A form is its fields, in whatever order they were written."""
+    """A form is a set of fields, so their order does not matter."""
     headers = {"content-type": "application/x-www-form-urlencoded; charset=utf-8"}
     assert _http_key(headers=headers, body_text="a=1&b=2") == _http_key(headers=headers, body_text="b=2&a=1")
     assert _http_key(headers=headers, body_text="a=1&b=2") != _http_key(headers=headers, body_text="a=1&b=3")
@@ -172,5 +172,5 @@ def test_http_key_of_json_ignores_member_order_and_rpc_id() -> None:
 
 @pytest.mark.parametrize("url", ["", "://", "http://[::1", "http://h:99999999/x", "http://h:x/"], ids=repr)
 def test_http_fields_take_any_url(url: str) -> None:
-    """A URL that is none still gives a key: the request will fail by itself."""
+    """An invalid URL still gives a key: the request will fail by itself."""
     assert len(_http_key(url=url)) == 64

@@ -1,4 +1,4 @@
-"""A fork waits for what another thread imports for spanreplay, and for nothing else."""
+"""A fork waits for a module that another thread imports for spanreplay, and for nothing else."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAME = "a_module_that_takes_long"
 
 IMPORT = f"import {NAME}"
 DECODE = f"try:\n    'text'.encode({NAME!r})\nexcept LookupError:\n    pass"
-"""Looks for a codec, which is a module too: this one has none in it."""
+"""Looks up a codec, which imports a module; this module defines none."""
 
 
 def _code(source: str, file: str) -> CodeType:
@@ -30,7 +30,7 @@ def _code(source: str, file: str) -> CodeType:
 
 
 def _fork_and_import(source: str, limit_s: int = 10) -> int:
-    """The exit status of a forked process that imports the module."""
+    """Return the exit status of a forked process that imports the module."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -45,7 +45,7 @@ def _fork_and_import(source: str, limit_s: int = 10) -> int:
 
 @pytest.fixture
 def importing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """Two events: the module is being imported by somebody, and may be imported to its end."""
+    """Two events: the import has begun, and the import may end."""
     events = ModuleType("events_of_this_test")
     events.begun, events.may_end = threading.Event(), threading.Event()  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, events.__name__, events)
@@ -86,7 +86,7 @@ def _set_when_forking(event: threading.Event) -> threading.Thread:
 def test_a_fork_waits_for_an_import_of_ours(
     importing: ModuleType, monkeypatch: pytest.MonkeyPatch, source: str
 ) -> None:
-    """In the new process nobody would end that import, and who needs the module would wait for ever."""
+    """Without the wait, nobody would finish that import in the child, and the child would wait for it forever."""
     monkeypatch.setattr(own_threads, "FORK_S_MAX", 60)
     threads = [_start(f"{PACKAGE}lazy.py", source)]
     assert importing.begun.wait(60)
@@ -99,7 +99,7 @@ def test_a_fork_waits_for_an_import_of_ours(
 def test_a_fork_waits_for_no_import_of_the_agents(
     importing: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A thread that imports a program, which then serves for hours, delays no fork."""
+    """A thread that imports a program, which then serves for hours, does not delay a fork."""
     waited: list[object] = []
     monkeypatch.setattr(own_threads, "wait_until", lambda *given: waited.append(given))
     thread = _start(str(tmp_path / "agent.py"))
@@ -116,7 +116,7 @@ def test_a_fork_waits_for_no_import_of_the_agents(
 def test_a_fork_that_waited_in_vain_says_so(
     importing: ModuleType, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An import that does not end within the limit delays a fork no longer."""
+    """A fork gives up after the limit and logs that an import was under way."""
     monkeypatch.setattr(own_threads, "FORK_S_MAX", 0.01)
     thread = _start(f"{PACKAGE}lazy.py")
     assert importing.begun.wait(60)

@@ -1,4 +1,4 @@
-"""What others on the machine, or a repository, put where our files are: refused with one line, or closed to them."""
+"""Files that others on the machine, or a repository, put in place of ours: refused with one line, or made private."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_r6_a_key_that_others_may_know_is_refused(tmp_path: Path, name: str) -> 
 
 
 def test_r6_a_key_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A foreign key is refused; root's is taken where the user named it, as a cluster mounts it."""
+    """Another user's key is refused; root's is accepted if the user named it, as with a mount in a cluster."""
     key = tmp_path / "redact.key"
     load_or_create_key(key)
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1234)
@@ -93,7 +93,7 @@ def test_r6_a_key_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest
 
 
 def test_r6_directories_of_ours_are_closed_to_others(tmp_path: Path) -> None:
-    """A `.spanreplay` that others could enter is closed to them; spool and log likewise, also those that are new."""
+    """`.spanreplay`, spool and log are made private if others could enter them, and new ones are private."""
     ours = tmp_path / ".spanreplay"
     for path in (ours, ours / "spool", tmp_path / "log"):
         path.mkdir()
@@ -110,7 +110,7 @@ def test_r6_directories_of_ours_are_closed_to_others(tmp_path: Path) -> None:
 def test_r6_a_link_in_place_of_a_directory_is_refused(
     tmp_path: Path, linked: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing is written through a link that lies where recordings go; it is said once, and counted."""
+    """Nothing is written through a link in place of a recording directory; it is reported once and counted."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (tmp_path / linked).parent.mkdir(exist_ok=True)
@@ -124,7 +124,7 @@ def test_r6_a_link_in_place_of_a_directory_is_refused(
 
 
 def test_r6_a_directory_that_cannot_be_closed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the mode of a directory can't be changed, nothing is written into it."""
+    """If the mode of a directory can't be changed, nothing is written into it."""
 
     def refuse(descriptor: int, mode: int) -> None:
         raise PermissionError(1, "Operation not permitted")
@@ -136,7 +136,7 @@ def test_r6_a_directory_that_cannot_be_closed_is_refused(tmp_path: Path, monkeyp
 
 
 def test_r6_what_is_no_file_in_the_spool_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A FIFO, a link and a directory among recordings hang nobody, are said once, and hide no recording."""
+    """A FIFO, a link and a directory among recordings block nothing, are reported once, and hide no recording."""
     directory = tmp_path / ".spanreplay"
     writer = SpoolWriter(directory, RUN)
     assert writer.append(b"\x0a")
@@ -156,7 +156,7 @@ def test_r6_what_is_no_file_in_the_spool_is_left_alone(tmp_path: Path, caplog: p
 
 
 def test_r6_a_server_refuses_an_open_data_directory(tmp_path: Path) -> None:
-    """`spanreplay up` keeps its data where nobody else can look, and says how."""
+    """`spanreplay up` refuses a data directory that others can read, and says what to do."""
     directory = tmp_path / "server"
     directory.mkdir()
     directory.chmod(0o755)
@@ -170,7 +170,7 @@ def test_r6_a_server_refuses_an_open_data_directory(tmp_path: Path) -> None:
 
 
 def test_r6_an_agent_runs_on_beside_a_key_that_is_refused(tmp_path: Path) -> None:
-    """With a key that is refused the agent prints what it prints, nothing of it is recorded, and one line says why."""
+    """With a refused key the agent runs as usual, nothing of it is recorded, and one line says why."""
     (tmp_path / "agent.py").write_text(AGENT)
     key = tmp_path / ".spanreplay" / "redact.key"
     key.parent.mkdir(mode=0o700)

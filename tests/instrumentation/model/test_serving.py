@@ -1,4 +1,4 @@
-"""What a determinism line states, and what of it changed."""
+"""The statements of a determinism line, and which of them changed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LINE = (
     ids=["kernels", "flag", "slash", "no version", "no parts", "empty", "nonsense"],
 )
 def test_s13_engine_version_dtype_and_flag_are_read_from_a_line(line: str, found: dict[str, object]) -> None:
-    """Each is there as far as the line states it, and nothing else is."""
+    """Each value is read if the line states it, and nothing else is."""
     assert read_determinism(line) == found
 
 
@@ -50,7 +50,7 @@ def test_s13_engine_version_dtype_and_flag_are_read_from_a_line(line: str, found
     ids=["fingerprint", "not stated", "model", "determinism gone", "nothing"],
 )
 def test_s24_what_is_not_stated_is_no_change(before: dict[str, str], after: dict[str, str], changed: list[str]) -> None:
-    """Only a determinism line that is gone is a change."""
+    """Only the disappearance of a determinism line is a change; other missing values are not."""
     assert list_changed(before, after) == changed
 
 
@@ -73,6 +73,6 @@ SAID = ResponseMeaning(text="so", messages=(Message("assistant", "so", (CALL,)),
     ids=["ids and usage", "id of a call", "no call", "arguments", "two choices", "half an emoji", "cut", "error"],
 )
 def test_s25_output_hash_is_of_what_was_said(other: ResponseMeaning, is_same: bool) -> None:
-    """Texts, calls and choices; what is drawn anew for each answer is left out, and of a cut one there is none."""
+    """The hash covers texts, calls and choices, but not generated ids or usage; incomplete answers have none."""
     assert (output_hash(other) == output_hash(SAID)) == is_same
     assert bool(output_hash(other)) == (other.is_complete and not other.error)

@@ -35,7 +35,7 @@ def _rezip(
     compression: int = zipfile.ZIP_DEFLATED,
     spans: tuple[bytes, int, int] | None = None,
 ) -> bytes:
-    """The same bundle with changed entries; `spans` packed already, with the size and the checksum to state."""
+    """The same bundle with changed entries; `spans` is already packed, with the size and the checksum to state."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         entries = {n: archive.read(n) for n in archive.namelist()}
     change(entries)
@@ -49,7 +49,7 @@ def _rezip(
 
 
 def _replace_last(data: bytes, packed: bytes, size: int, crc: int) -> bytes:
-    """The zip file with its last entry's data replaced, and its size and checksum stated so."""
+    """The zip file with its last entry's data replaced, stated with this size and checksum."""
     directory, last = data.find(b"PK\x01\x02"), data.rfind(b"PK\x03\x04")
     names = last + 30 + struct.unpack_from("<H", data, last + 26)[0]
     entries = bytearray(data[directory:])
@@ -76,7 +76,7 @@ def test_bundle_round_trip(bodies: list[str]) -> None:
 
 
 def test_equal_runs_give_equal_bytes() -> None:
-    """Packing depends on nothing but the payloads: no time, no name of a machine."""
+    """Packing depends only on the payloads: no time, no machine name."""
     assert bundle.pack(RUN, whole_run()) == bundle.pack(RUN, iter(whole_run()))
 
 
@@ -98,7 +98,7 @@ def test_s62_file_is_all_that_a_laptop_needs(tmp_path: Path) -> None:
 
 
 def test_truncated_bundle_is_damaged_at_every_length() -> None:
-    """A bundle cut anywhere raises one clear error and never yields a part."""
+    """A bundle cut anywhere raises one clear error and never yields a part of its content."""
     data = bundle.pack(RUN, whole_run(calls=1))
     for cut in range(4, len(data)):
         with pytest.raises(DamagedRecording, match="is damaged"):
@@ -148,7 +148,7 @@ def test_flipped_byte_never_alters_a_payload() -> None:
     ],
 )
 def test_bad_bundle_is_refused(change: Callable[[dict[str, bytes]], None], error: type[SourceError], says: str) -> None:
-    """Each way of being wrong has its own one-line error with a hint."""
+    """Each kind of bad bundle has its own one-line error with a hint."""
     with pytest.raises(error, match=says) as caught:
         bundle.unpack(_rezip(bundle.pack(RUN, whole_run()), change))
     assert "\n" not in str(caught.value)
@@ -156,7 +156,7 @@ def test_bad_bundle_is_refused(change: Callable[[dict[str, bytes]], None], error
 
 
 def test_torn_spans_in_a_bundle_are_damage() -> None:
-    """What is forgiven in a live spool is not in a checked file."""
+    """A torn tail that a live spool may have is damage in a checked file."""
 
     def tear(entries: dict[str, bytes]) -> None:
         import hashlib
@@ -169,7 +169,7 @@ def test_torn_spans_in_a_bundle_are_damage() -> None:
 
 
 def test_zip_bomb_is_refused_unread() -> None:
-    """A bundle that would unpack beyond the limit is refused by its declared size."""
+    """A bundle that would unpack to more than the limit is refused by its declared size."""
     bomb = _rezip(bundle.pack(RUN, []), lambda e: e.update({"spans.spool": MAGIC + bytes(3_000_000)}))
     assert len(bomb) < 10_000
     with pytest.raises(ForeignFile, match="would unpack to 3000010 bytes, limit 1000000"):
@@ -186,7 +186,7 @@ def test_zip_that_lies_about_its_size_is_damaged() -> None:
 
 
 def _bomb(kind: str) -> bytes:
-    """A small file that would be large: of zeros, of whole frames, with a stated size that is a lie."""
+    """A small file that would be large: of zeros, of whole frames, or with a false stated size."""
     packer, crc, size = zlib.compressobj(9, zlib.DEFLATED, -15), 0, 0
     packed = []
     frame = frame_header(bytes(1 << 20)) + bytes(1 << 20)
@@ -201,7 +201,7 @@ def _bomb(kind: str) -> bytes:
 
 @pytest.mark.parametrize("kind", ["zeros", "frames", "lie"])
 def test_r8_zip_bomb_takes_no_memory(kind: str) -> None:
-    """A file of 100 kB that holds 100 MB is refused within 40 MB, whatever it says of its size."""
+    """A file of 100 kB that holds 100 MB is refused within 40 MB of memory, whatever size it states."""
     bomb = _bomb(kind)
     assert len(bomb) < 500_000
     tracemalloc.start()
@@ -215,7 +215,7 @@ def test_r8_zip_bomb_takes_no_memory(kind: str) -> None:
 
 
 def test_r8_zip_with_more_behind_its_stated_size_is_damaged() -> None:
-    """A stated size and checksum of the first part do not hide what follows."""
+    """A stated size and checksum of a first part do not hide the rest."""
     content = MAGIC + b"".join(frame_header(p) + p for p in whole_run())
     packer = zlib.compressobj(9, zlib.DEFLATED, -15)
     packed = packer.compress(content) + packer.flush()
@@ -226,7 +226,7 @@ def test_r8_zip_with_more_behind_its_stated_size_is_damaged() -> None:
 
 
 def test_bundle_that_packs_too_well_is_stored_as_it_is() -> None:
-    """A run that would be refused as a bomb is packed so that it can be read."""
+    """A run that compresses so well that it would look like a bomb is stored uncompressed, so that it can be read."""
     payloads = [request({"text": "a" * (1 << 20)}, span_id=n + 1) for n in range(40)]
     assert bundle.unpack(bundle.pack(RUN, payloads)) == (RUN, payloads)
 
@@ -240,7 +240,7 @@ def test_zip_with_many_entries_is_refused_unread() -> None:
 
 @pytest.mark.parametrize("compression", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA], ids=["bzip2", "lzma"])
 def test_unusual_compression_is_refused(compression: int) -> None:
-    """Only what we write is unpacked."""
+    """Only the compression that we write is unpacked."""
     with pytest.raises(ForeignFile, match="packed in an unknown way"):
         bundle.unpack(_rezip(bundle.pack(RUN, whole_run()), lambda e: None, compression=compression))
 
@@ -248,19 +248,19 @@ def test_unusual_compression_is_refused(compression: int) -> None:
 @settings(max_examples=100, deadline=None)
 @given(junk=st.one_of(st.binary(max_size=300), st.binary(max_size=300).map(lambda b: b"PK\x03\x04" + b)))
 def test_junk_is_refused(junk: bytes) -> None:
-    """Random bytes raise a SourceError, nothing else."""
+    """Random bytes raise a SourceError and nothing else."""
     with pytest.raises(SourceError):
         bundle.unpack(junk)
 
 
 def test_payload_that_is_no_otlp_cannot_be_packed() -> None:
-    """A bundle holds requests only."""
+    """A bundle holds OTLP requests only."""
     with pytest.raises(DamagedRecording, match="not an OTLP request"):
         bundle.pack(RUN, [b"\xff\xff\xff"])
 
 
 def test_missing_file_is_said(tmp_path: Path) -> None:
-    """A path that does not exist names itself and how to find runs."""
+    """The error names the path and says how to find runs."""
     with pytest.raises(RunNotFound, match=r"no such file: .*nope\.replay") as caught:
         bundle.load_file(tmp_path / "nope.replay")
     assert "spanreplay ls" in caught.value.hint
@@ -268,20 +268,20 @@ def test_missing_file_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"just text", MAGIC], ids=["empty", "text", "no_frames"])
 def test_file_without_calls_is_said(content: bytes, tmp_path: Path) -> None:
-    """A file with nothing in it, or of another kind, is a SourceError that names it."""
+    """An empty file, or one of another kind, is a SourceError that names it."""
     (tmp_path / "x.replay").write_bytes(content)
     with pytest.raises(SourceError, match=r"x\.replay"):
         bundle.load_file(tmp_path / "x.replay")
 
 
 def test_directory_is_no_recording(tmp_path: Path) -> None:
-    """A directory in place of a file is said, not a traceback."""
+    """A directory in place of a file gives an error, not a traceback."""
     with pytest.raises(ForeignFile, match="cannot read"):
         bundle.load_file(tmp_path)
 
 
 def test_spool_file_of_several_runs_takes_the_one_it_is_named_after(tmp_path: Path) -> None:
-    """Runs are never mixed: the name decides, and without one the error lists them."""
+    """Runs are never mixed: the file's name decides, and without one the error lists them."""
     payloads = [*whole_run(RUN, 2), *whole_run(OTHER_RUN, 1)]
     write_spool_file(tmp_path / f"{OTHER_RUN}.1-a.spool", payloads)
     write_spool_file(tmp_path / "mixed.spool", payloads)

@@ -1,4 +1,4 @@
-"""A run as JSON lines: lossless, readable by OTLP tools, refused with the line that is wrong."""
+"""A run as JSON lines: lossless, readable by OTLP tools, refused with the number of the bad line."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def _text(*payloads: bytes) -> bytes:
 @settings(max_examples=60, deadline=None)
 @given(requests(RUN))
 def test_s9_every_otlp_request_survives_json_lines(request: ExportTraceServiceRequest) -> None:
-    """Ids, bytes, nested values, floats and odd text come back as they were."""
+    """Ids, bytes, nested values, floats and odd text come back unchanged."""
     run_id, payloads = read_jsonl(_text(request.SerializeToString()))
     assert run_id == RUN
     assert [ExportTraceServiceRequest.FromString(p) for p in payloads] == [request]
 
 
 def test_s9_lines_are_keyed_by_hash_and_are_otlp() -> None:
-    """A call's line begins with its key and its place; each line is an OTLP/JSON request with hexadecimal ids."""
+    """A call's line begins with its key and position; each line is an OTLP/JSON request with hexadecimal ids."""
     header, line, last = _text(call(seq=2, key="ab" * 32), root()).splitlines()
     assert json.loads(header) == {"format": "spanreplay.jsonl", "version": 1, "run_id": RUN, "spans": 2}
     value = json.loads(line)
@@ -56,14 +56,14 @@ def test_s9_lines_are_keyed_by_hash_and_are_otlp() -> None:
     ],
 )
 def test_bad_json_lines_are_refused(data: bytes, error: type[SourceError], says: str) -> None:
-    """What cannot be read is refused with its line, and with what to do."""
+    """Unreadable input is refused with its line number and a remedy."""
     with pytest.raises(error, match=says) as refused:
         read_jsonl(data)
     assert refused.value.hint
 
 
 def test_json_lines_may_be_edited() -> None:
-    """Blank lines and lines moved by an editor change nothing that counts; the order of lines is kept."""
+    """Blank lines are ignored and lines may be moved by an editor; payloads keep the order of the lines."""
     header, first, second = _text(call(seq=1), call(seq=2)).splitlines()
     _, payloads = read_jsonl(b"\n".join([header, b"", second, b"  ", first]))
     assert [ExportTraceServiceRequest.FromString(p) for p in payloads] == [

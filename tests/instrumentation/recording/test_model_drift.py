@@ -1,4 +1,4 @@
-"""Equal requests over many runs: one event for each new serving stack, outputs split by their cause."""
+"""Equal requests over many runs: one event for each new serving stack, and outputs grouped by cause."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SECOND = 1_000_000_000
 
 
 def run(number: int, *calls: dict[str, Any], **root: Any) -> Recording:
-    """A run with calls to a model; each is the values of its meta, `key` and `outcome` apart."""
+    """A run with model calls; each is given by its meta, plus `key` and `outcome`."""
     run_id = f"{number:032x}"
     made = []
     for seq, meta in enumerate(calls, 1):
@@ -39,7 +39,7 @@ def run(number: int, *calls: dict[str, Any], **root: Any) -> Recording:
 
 
 def report(*recordings: Recording, **query: Any) -> DriftReport:
-    """What these runs have, oldest first."""
+    """The report on these runs, oldest first."""
     return report_drift(fold_recordings(recordings, DriftQuery(**query)))
 
 
@@ -61,7 +61,7 @@ def report(*recordings: Recording, **query: Any) -> DriftReport:
 def test_s24_new_stack_for_an_equal_key_is_exactly_one_event(
     before: dict[str, str], after: dict[str, str], changed: tuple[str, ...]
 ) -> None:
-    """It names the pair of spans by run and number, however many runs and calls follow."""
+    """The event names the pair of spans by run and number, however many runs and calls follow."""
     other = {"key": "other", "fingerprint": "fp_9"}
     found = report(run(1, other, before), run(2, before), run(3, other, other, after), run(4, after, before))
     (event,) = found.events
@@ -71,7 +71,7 @@ def test_s24_new_stack_for_an_equal_key_is_exactly_one_event(
 
 
 def test_s24_one_change_that_shows_in_many_requests_is_one_event() -> None:
-    """Three requests, two of which met the stacks in another order: one event that counts them."""
+    """Three requests, two of which met the stacks in another order, give one event that counts them."""
     a, b = {"fingerprint": "a"}, {"fingerprint": "b"}
     keys = [{"key": key} for key in ("k1", "k2", "k3")]
     (event,) = report(
@@ -95,12 +95,12 @@ def test_s24_one_change_that_shows_in_many_requests_is_one_event() -> None:
     ids=["equal", "another request", "not stated", "an error", "a replay", "no key"],
 )
 def test_s24_no_drift_is_no_event(runs: tuple[Recording, ...]) -> None:
-    """Neither equal stacks, nor other requests, nor what is not stated, nor errors and replays."""
+    """Equal stacks, other requests, missing values, errors and replays give no event."""
     assert report(*runs).events == ()
 
 
 def test_s24_replays_count_where_they_are_asked_for() -> None:
-    """A live call of a replay asks the model again."""
+    """A live call in a replay asks the model again, so replays count if requested."""
     runs = (run(1, {"fingerprint": "a"}), run(2, {"fingerprint": "b"}, replay_of="1"))
     assert len(report(*runs, include_replays=True).events) == 1
 
@@ -121,7 +121,7 @@ def test_s24_replays_count_where_they_are_asked_for() -> None:
 def test_s25_keys_with_several_outputs_are_split_by_cause(
     first: dict[str, Any], second: dict[str, Any], cause: str
 ) -> None:
-    """Sampling above temperature zero; else what the server states otherwise; else nothing explains it."""
+    """The cause is sampling above temperature zero, else another serving stack, else unexplained."""
     found = report(
         run(1, first), run(2, {**second, "output_hash": "out-2"}), run(3, {**second, "output_hash": "out-2"})
     )
@@ -131,26 +131,26 @@ def test_s25_keys_with_several_outputs_are_split_by_cause(
 
 
 def test_s25_equal_outputs_and_unknown_ones_are_not_listed() -> None:
-    """An answer of which the recording does not know what it says is no second output."""
+    """An answer whose content is unknown is not a second output."""
     assert report(run(1, {}), run(2, {}), run(3, {"output_hash": ""})).outputs == ()
 
 
 def test_s13_distinct_answers_of_identical_prompts_are_counted() -> None:
-    """200 identical prompts at temperature zero with 80 distinct completions are told as such."""
+    """200 identical prompts at temperature zero with 80 distinct completions are reported as such."""
     calls = [{"output_hash": f"out-{n % 80}", "fingerprint": "fp_1"} for n in range(200)]
     (output,) = report(run(1, *calls)).outputs
     assert (output.answers, output.outputs, output.cause) == (200, 80, "unexplained")
 
 
 def test_s25_time_and_app_restrict() -> None:
-    """Runs before or after, and those of other agents, are left out."""
+    """Runs before or after the period, and those of other agents, are left out."""
     runs = [run(n, {"fingerprint": str(n)}, app="a" if n % 2 else "b") for n in range(1, 6)]
     assert report(*runs, since_ns=2 * SECOND, until_ns=4 * SECOND).scan.runs == 3
     assert report(*runs, app="b").scan.runs == 2
 
 
 def test_s25_memory_is_bounded() -> None:
-    """Requests that were not seen for longest are forgotten and counted; what differed before is still told."""
+    """The least recently seen requests are forgotten and counted; earlier differences are still reported."""
     drifted = [run(1, {"fingerprint": "a"}), run(2, {"fingerprint": "b"})]
     many = [run(n, {"key": f"key-{n}"}) for n in range(3, 203)]
     scan = fold_recordings([*drifted, *many], DriftQuery(), items_max=20)

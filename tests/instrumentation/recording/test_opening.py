@@ -1,4 +1,4 @@
-"""Opening a recording changes nothing outside of the data directory, whatever the recording names."""
+"""Opening a recording changes nothing outside the data directory, whatever the recording names."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ UP: Final = "../../../outside"
 
 
 def _zip(content: bytes, add: Callable[[zipfile.ZipFile], None] = lambda archive: None, **header: object) -> bytes:
-    """A `.replay` file of these frames, with other fields in its header and other entries."""
+    """A `.replay` file with these frames, changed header fields and extra entries."""
     stated: dict[str, object] = {"format": "spanreplay", "version": 1, "run_id": RUN, "spans": content.count(b"\x00")}
     stated |= {"sha256": hashlib.sha256(content).hexdigest(), "spans": 5, **header}
     target = io.BytesIO()
@@ -42,14 +42,14 @@ def _frames(request: ExportTraceServiceRequest) -> bytes:
 
 
 def _renamed(node: Any, path: str) -> Any:
-    """The same JSON with this path in place of every text."""
+    """Return the JSON with every text replaced by this path."""
     if isinstance(node, dict):
         return {key: _renamed(member, path) for key, member in node.items()}
     return [_renamed(member, path) for member in node] if isinstance(node, list) else path
 
 
 def _with_paths(names: set[str], path: str) -> ExportTraceServiceRequest:
-    """The run with a path as the text of these attributes; of those that are JSON, in all texts of it."""
+    """The run with a path as the text of these attributes, or as every text inside those that are JSON."""
     request = ExportTraceServiceRequest()
     request.CopyFrom(make_request(make_incident()))
     for each in iter_attributes(request):
@@ -72,7 +72,7 @@ def _add_entries(outside: Path) -> Callable[[zipfile.ZipFile], None]:
 
 
 def _hostile(outside: Path) -> dict[str, bytes]:
-    """File name → content."""
+    """Hostile files: file name → content."""
     whole = make_request(make_incident())
     names = {each.key for each in iter_attributes(whole) if each.value.HasField("string_value")}
     assert {"spanreplay.run_id", "spanreplay.name", "spanreplay.lane"} <= names

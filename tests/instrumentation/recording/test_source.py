@@ -1,4 +1,4 @@
-"""Where a recording comes from: a file, a directory; what is refused and how it is said."""
+"""Sources of a recording: a file or a directory; which are refused, and with which message."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from support.runs import make_recording, make_run_id
 
 @pytest.fixture
 def environ(tmp_path: Path) -> dict[str, str]:
-    """A directory of recordings, as an agent's environment names it."""
+    """A directory of recordings, as the agent's environment names it."""
     return {"SPANREPLAY_DIR": str(tmp_path / "data")}
 
 
 @pytest.fixture
 def data_dir(environ: dict[str, str]) -> Path:
-    """That directory."""
+    """The path of that directory."""
     return Path(environ["SPANREPLAY_DIR"])
 
 
@@ -38,7 +38,7 @@ def test_s62_run_is_found_by_its_id_and_in_its_files(environ: dict[str, str], da
 
 
 def test_newest_run_of_an_agent_is_found(environ: dict[str, str], data_dir: Path) -> None:
-    """Of several runs the newest of that agent is taken; replays are left out."""
+    """The newest run of that agent is chosen; replays are left out."""
     for number in (1, 2):
         write_spool(data_dir, make_recording(make_run_id(number), start_ns=number))
     write_spool(data_dir, make_recording(make_run_id(3), start_ns=3, app="other"))
@@ -47,13 +47,13 @@ def test_newest_run_of_an_agent_is_found(environ: dict[str, str], data_dir: Path
 
 
 def test_empty_source_is_refused(environ: dict[str, str]) -> None:
-    """Nothing is not everything."""
+    """An empty source is refused, not taken for everything."""
     with pytest.raises(ConfigError):
         load_source("", environ)
 
 
 def test_unknown_run_is_refused(environ: dict[str, str]) -> None:
-    """A run that is not here is said to be not here, also where nothing is."""
+    """An unknown run is reported as missing, even in an empty directory."""
     with pytest.raises(RunNotFound):
         load_source(make_run_id(9), environ)
     with pytest.raises(RunNotFound, match="no recorded run of 'agent'"):
@@ -72,7 +72,7 @@ def test_unknown_run_is_refused(environ: dict[str, str]) -> None:
     ids=["empty", "broken_zip", "script", "no_frames", "newer"],
 )
 def test_file_that_is_no_recording_is_refused(content: bytes, error: type[Exception], tmp_path: Path) -> None:
-    """A file of something else is refused for what it is, and never replays as an empty run."""
+    """A file of another kind is refused by its kind, and never replays as an empty run."""
     path = tmp_path / "run.replay"
     path.write_bytes(content)
     with pytest.raises((error, DamagedRecording)):

@@ -13,7 +13,7 @@ KEY = b"k" * 32
 
 @pytest.fixture
 def make_run() -> Callable[[], RunRedactor]:
-    """A maker of redactors that share a key but no memory."""
+    """Make redactors that share a key but no memory."""
     return Redactor(KEY, "k").run
 
 

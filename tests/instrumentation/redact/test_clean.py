@@ -1,4 +1,4 @@
-"""What looks like a secret in sources and documents and is none, by class; what stands in such places and is one."""
+"""Harmless text of sources and documents that looks like a secret, by class, and real secrets in such places."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ SECRETS = {
 
 @pytest.mark.parametrize("text", CLEAN.values(), ids=CLEAN.keys())
 def test_r2_what_is_no_secret_stays(run: RunRedactor, text: str) -> None:
-    """No character changes; neither as a text nor as a value."""
+    """Not a character changes, neither in a text nor in a value."""
     assert run.text(text) == text
     assert run.value({"result": text}) == {"result": text}
     assert run.errors == 0
@@ -75,19 +75,19 @@ def test_r2_what_is_no_secret_stays(run: RunRedactor, text: str) -> None:
 
 @pytest.mark.parametrize(("text", "secret"), SECRETS.values(), ids=SECRETS.keys())
 def test_r1_what_stands_in_such_places_and_is_a_secret_goes(run: RunRedactor, text: str, secret: str) -> None:
-    """The same rules let no secret through."""
+    """The same places hide no real secret."""
     assert secret not in run.text(f"see {text} there")
 
 
 @pytest.mark.parametrize("frame", ["a%20{}%20b", "\x1b[1m{}\x1b[0m", "a%3D{}"], ids=["percent", "colour", "equals"])
 def test_r1_key_in_base64_behind_an_escape_is_found(run: RunRedactor, frame: str) -> None:
-    """What is read behind an escape is also looked into."""
+    """Base64 after an escape is decoded as well."""
     key = "gh" + "p_16C7e42F292c6912E7710c838347Ae178B4a"
     encoded = base64.b64encode(f"This is the token: {key}\n".encode()).decode()
     assert encoded[32:56] not in run.text(frame.replace("{}", encoded))
 
 
 def test_r2_names_in_a_list_of_objects_under_a_secret_name_are_not_learned(run: RunRedactor) -> None:
-    """Values are masked where they stand; the names of their members stay as they are everywhere."""
+    """Values are masked where they are; the names of their members stay unchanged everywhere."""
     run.value({"secrets": [{"VersionIdentifier9": "hunter2secret"}]})
     assert run.text("see VersionIdentifier9 and hunter2secret") == "see VersionIdentifier9 and hunter2secret"

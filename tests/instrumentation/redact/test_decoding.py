@@ -1,4 +1,4 @@
-"""Secrets behind escapes and inside base64 are found, and what an agent encodes in a replay is the same."""
+"""Secrets after escapes and inside base64 are found, and text that an agent encodes in a replay is redacted alike."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _BEHIND = {
 @pytest.mark.parametrize("behind", _BEHIND.values(), ids=_BEHIND)
 @pytest.mark.parametrize("sample", _KEYS, ids=lambda sample: str(sample.rule))
 def test_r1_key_behind_an_escape_is_found(run: RunRedactor, sample: Sample, behind: str) -> None:
-    """Letters that end an escape are no word that a key is part of."""
+    """The last letters of an escape are not taken for the start of the key."""
     before, after = behind.split("{}")
     redacted = run.text(before + sample.text + after)
     assert redacted.startswith(before + "rdx-k")
@@ -90,11 +90,11 @@ _ENCODINGS: dict[str, _Pair] = {
 def test_r1_secret_inside_an_encoding_is_found(
     make_run: Callable[[], RunRedactor], sample: Sample, encoding: _Pair
 ) -> None:
-    """What an encoding of a text decodes to after redaction is the redacted text."""
+    """Decoding the redacted encoding of a text gives the redacted text."""
     encode, decode = encoding
     text = f"the config of this host says: {sample.text} and more"
     redacted = make_run().text(f"> {encode(text)} <")
-    if encoding is _ENCODINGS["quoted-printable"]:  # its `=` is what an assignment is written with, too
+    if encoding is _ENCODINGS["quoted-printable"]:  # its `=` also writes an assignment
         assert sample.secret not in quopri.decodestring(redacted).decode()
     else:
         assert decode(redacted[2:-2]) == make_run().text(text)
@@ -106,7 +106,7 @@ def test_r1_secret_inside_an_encoding_is_found(
 )
 @pytest.mark.parametrize("sample", [s for s in SECRETS if "\n" not in s.text], ids=lambda sample: str(sample.rule))
 def test_s43_redaction_commutes_with_encoding(make_run: Callable[[], RunRedactor], sample: Sample, name: str) -> None:
-    """What an agent encodes while it is recorded and what it encodes in a replay, from redacted text, is the same."""
+    """An agent's encoding of redacted text in a replay equals the redaction of its encoding when recorded."""
     encode, _ = _ENCODINGS[name]
     text = f"the config of this host says: {sample.text} and more"
     assert make_run().text(encode(text)) == encode(make_run().text(text))
@@ -114,14 +114,14 @@ def test_s43_redaction_commutes_with_encoding(make_run: Callable[[], RunRedactor
 
 @pytest.mark.parametrize("encoding", [_ENCODINGS[name] for name in _ENCODINGS if name != "quoted-printable"])
 def test_r2_encoded_harmless_text_survives(run: RunRedactor, encoding: _Pair) -> None:
-    """Encoding makes no secret out of what is none."""
+    """Encoding harmless text does not make it a secret."""
     for text in SURVIVORS:
         encoded = encoding[0](text)
         assert run.text(encoded) == encoded
 
 
 def test_r4_decoding_is_bounded(run: RunRedactor) -> None:
-    """Three layers, one megabyte: what is deeper or behind that is left alone, in linear time."""
+    """Decoding stops at three layers and one megabyte; anything beyond is left alone, in linear time."""
     text = "password=hunter2secret"
     for _ in range(3):
         text = quote(text, safe="")
@@ -147,7 +147,7 @@ def test_r4_decoding_is_bounded(run: RunRedactor) -> None:
     ).map("".join)
 )
 def test_r3_redaction_of_encoded_text_is_idempotent(text: str) -> None:
-    """A second pass finds nothing, in any run."""
+    """A second pass changes nothing, in any run."""
     run = Redactor(b"k" * 32, "k").run()
     once = run.text(text)
     assert Redactor(b"k" * 32, "k").run().text(once) == once == run.text(once)
@@ -161,7 +161,7 @@ _NOISE = base64.b64encode(bytes(range(251)) * 3).decode()
     "chance", ["+00NXxFPTPVDGX6W5WI0BHZBm8TSyJ9usZAVCIfvBaU+", "/SK0123456789abcdef0123456789abcdef+"]
 )
 def test_r1_letters_in_the_base64_of_a_picture_are_no_key(run: RunRedactor, chance: str) -> None:
-    """In a megabyte of base64 the letters of a key stand by chance; alone they are one, and in bytes they are none."""
+    """A megabyte of base64 contains key-like letters by chance; they are a key when alone, but not inside bytes."""
     assert "rdx-" in run.text(f"key {chance[1:-1]}")
     data = _NOISE[:600] + chance + "x" * (-len(chance) % 4) + _NOISE[600:]
     assert run.text(data) == data
@@ -173,7 +173,7 @@ def test_r1_letters_in_the_base64_of_a_picture_are_no_key(run: RunRedactor, chan
 def test_r1_key_in_the_base64_of_bytes_is_found(
     run: RunRedactor, sample: Sample, encode: Callable[[bytes], bytes]
 ) -> None:
-    """Bytes that are no text hide no key; what is left of them still decodes, byte for byte."""
+    """A key among bytes that are not text is found; the rest still decodes, byte for byte."""
     before, after = b"\x89PNG\r\n\x1a\n\x00\xff", b"\x00\xfe" + bytes(range(128, 160))
     redacted = run.text(encode(before + sample.text.encode() + after).decode())
     raw = base64.b64decode(redacted.replace("-", "+").replace("_", "/"), validate=True)

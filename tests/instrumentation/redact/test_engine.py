@@ -1,4 +1,4 @@
-"""What a run's redactor remembers, shares, counts and drops."""
+"""The values that a run's redactor remembers, shares, counts and drops."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_same_secret_gets_the_same_token_whatever_finds_it(run: RunRedactor) -> 
 
 
 def test_s43_two_values_get_two_tokens(run: RunRedactor) -> None:
-    """Different secrets stay different, so that keys built from them do."""
+    """Different secrets keep different tokens, so that keys built from them differ."""
     first, second = run.text("password=hunter2secret"), run.text("password=hunter3secret")
     assert first != second
 
@@ -56,7 +56,7 @@ def test_tokens_depend_on_the_key() -> None:
 
 
 def test_value_known_by_context_is_redacted_wherever_it_reappears(make_run: MakeRun) -> None:
-    """A password seen under its key name is taken out of later prose, other fields, and the same document."""
+    """A password seen under its key name is removed from later prose, other fields, and the same document."""
     run = make_run()
     tool = run.value({"user": "ada", "password": "correct horse"})
     token = tool["password"]
@@ -67,7 +67,7 @@ def test_value_known_by_context_is_redacted_wherever_it_reappears(make_run: Make
 
 
 def test_known_values_belong_to_one_run(make_run: MakeRun) -> None:
-    """What one run knows is not known to the next."""
+    """Values known in one run are unknown in the next."""
     make_run().value({"password": "correct horse"})
     assert make_run().text("correct horse") == "correct horse"
 
@@ -80,13 +80,13 @@ def test_r2_common_words_are_not_remembered(run: RunRedactor, value: str) -> Non
 
 
 def test_r2_known_number_is_not_cut_out_of_a_longer_one(run: RunRedactor) -> None:
-    """A numeric password does not eat digits of an order number."""
+    """A numeric password does not remove digits of an order number."""
     token = run.value({"password": "20241357"})["password"]
     assert run.text("order 9920241357, pin 20241357!") == f"order 9920241357, pin {token}!"
 
 
 def test_text_that_was_recorded_in_clear_keeps_its_form(run: RunRedactor) -> None:
-    """History sent again keeps its key, even if a part of it later turns out to be a secret."""
+    """Text that was sent before keeps its form and key, even if a part of it later turns out to be a secret."""
     prompt = "log in with correct horse"
     assert run.text(prompt) == prompt
     run.value({"password": "correct horse"})
@@ -95,7 +95,7 @@ def test_text_that_was_recorded_in_clear_keeps_its_form(run: RunRedactor) -> Non
 
 
 def test_r4_text_seen_before_is_not_scanned_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request with a long history and one new message costs a scan of that message."""
+    """A request with a long history and one new message only costs a scan of that message."""
     run = Redactor(b"k" * 32, "k").run()
     scanned: list[int] = []
     scan = Scanner.scan
@@ -119,7 +119,7 @@ def test_r4_text_seen_before_is_not_scanned_again(monkeypatch: pytest.MonkeyPatc
 
 
 def test_memory_of_texts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many texts a run sees, it remembers a bounded number of them, and forgetting changes no result."""
+    """A run remembers a bounded number of texts, and forgetting changes no result."""
     monkeypatch.setattr("spanreplay.redact.engine.MEMO_ITEMS_MAX", 100)
     run = Redactor(b"k" * 32, "k").run()
     texts = [f"text number {n} password=hunter{n}secret" for n in range(1000)]
@@ -130,7 +130,7 @@ def test_memory_of_texts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_clean_values_come_back_as_the_same_object(run: RunRedactor) -> None:
-    """Nothing to redact means no copy, also of the clean parts of a value that changes."""
+    """If nothing is redacted nothing is copied, and clean parts of a changed value are not copied either."""
     clean = {"a": [1, 2.5, None, True, {"b": "text"}], "c": "x" * 100}
     assert run.value(clean) is clean
     mixed = {"clean": clean, "secret": "hunter2secret"}
@@ -141,7 +141,7 @@ def test_clean_values_come_back_as_the_same_object(run: RunRedactor) -> None:
 
 
 def test_value_takes_tuples_and_bytes(run: RunRedactor) -> None:
-    """Attribute values keep their types: tuples stay tuples, bytes stay bytes even if they are no text."""
+    """Attribute values keep their types: tuples stay tuples, bytes stay bytes even if they are not text."""
     value = {"t": ("a", "password=hunter2secret"), "b": b"\xff\xfe password=hunter2secret \x80"}
     redacted: Any = run.value(value)
     token = redacted["t"][1].removeprefix("password=")
@@ -159,7 +159,7 @@ def test_secret_in_an_object_key_is_replaced(run: RunRedactor) -> None:
 
 
 def test_duplicate_json_keys_are_all_seen(run: RunRedactor) -> None:
-    """A secret in the first of two equal keys does not hide behind the second."""
+    """A secret in the first of two equal keys is not hidden by the second."""
     text = '{"password": "hunter2secret", "password": "hunter3secret", "a": "password=hunter4secret", "a": ""}'
     redacted = run.json_text(text)
     assert "hunter" not in redacted
@@ -179,7 +179,7 @@ def test_json_text_is_byte_exact_outside_of_secrets(run: RunRedactor) -> None:
 
 
 def test_number_under_a_secret_name_gets_one_token_in_text_and_value(run: RunRedactor) -> None:
-    """A numeric secret becomes a string token, the same one in JSON text, in nested text and as a value."""
+    """A numeric secret becomes one string token, the same in JSON text, in nested text and as a value."""
     direct: Any = run.value({"secret": 12345678})
     text = run.json_text('{"secret": 12345678}')
     nested = json.loads(run.json_text(json.dumps({"a": '{"secret": 12345678}'})))
@@ -187,7 +187,7 @@ def test_number_under_a_secret_name_gets_one_token_in_text_and_value(run: RunRed
 
 
 def test_nesting_beyond_the_limit_is_scanned_as_text(run: RunRedactor) -> None:
-    """JSON in JSON in JSON … is understood to depth 6; deeper, the fixed formats are still found."""
+    """JSON in JSON in JSON … is parsed to depth 6; deeper, the fixed formats are still found."""
     document = json.dumps({"key": "ghp_" + "a1" * 20})
     for _ in range(9):
         document = json.dumps({"a": document})
@@ -196,7 +196,7 @@ def test_nesting_beyond_the_limit_is_scanned_as_text(run: RunRedactor) -> None:
 
 
 def test_headers_are_redacted_by_name_and_by_content(run: RunRedactor) -> None:
-    """Secret headers lose their whole value, others only what is found in them."""
+    """Secret headers lose their whole value, others only the secrets found in them."""
     pairs: list[tuple[str | bytes, str | bytes]] = [
         ("Authorization", "Custom abc"),
         (b"X-Api-Key", b"abc"),
@@ -226,14 +226,14 @@ def test_headers_are_redacted_by_name_and_by_content(run: RunRedactor) -> None:
 
 
 def test_command_line_options_hide_their_values(run: RunRedactor) -> None:
-    """The item after --api-key is secret, as in process.command_args."""
+    """The item after --api-key is secret, for example in process.command_args."""
     redacted = run.value({"args": ["tool", "--api-key", "abc", "--verbose", "x"]})["args"]
     assert redacted[2].startswith("rdx-k")
     assert [*redacted[:2], *redacted[3:]] == ["tool", "--api-key", "--verbose", "x"]
 
 
 def test_counts_do_not_depend_on_what_was_seen_before(run: RunRedactor) -> None:
-    """A text counts its secrets every time, remembered or not."""
+    """A text's secrets are counted every time, remembered or not."""
     text = "password=hunter2secret and " + SECRETS[2].text
     first: dict[str, int] = {}
     second: dict[str, int] = {"aws_access_key_id": 1}
@@ -268,7 +268,7 @@ def test_r3_json_text_that_fails_stays_json(monkeypatch: pytest.MonkeyPatch, run
 
 
 def test_r3_value_of_an_unknown_type_is_dropped(run: RunRedactor) -> None:
-    """What is no JSON is never passed through unseen."""
+    """A value that is not JSON is never passed through unseen."""
     redacted: Any = run.value({"a": object()})
     assert isinstance(redacted, str)
     assert redacted.startswith("rdx-k")
@@ -276,7 +276,7 @@ def test_r3_value_of_an_unknown_type_is_dropped(run: RunRedactor) -> None:
 
 
 def test_r3_value_too_deep_to_walk_is_dropped(run: RunRedactor) -> None:
-    """A value nested beyond Python's stack becomes a token instead of an error."""
+    """A value nested deeper than Python's stack becomes a token instead of an error."""
     deep: list[Any] = ["password=hunter2secret"]
     for _ in range(100_000):
         deep = [deep]
@@ -289,14 +289,14 @@ def test_r3_value_too_deep_to_walk_is_dropped(run: RunRedactor) -> None:
 
 
 def test_lone_surrogates_survive(run: RunRedactor) -> None:
-    """Text that is no valid Unicode is redacted around its flaws."""
+    """Text that is not valid Unicode is redacted around its flaws."""
     redacted = run.text("\ud800 password=hunter2secret \udfff")
     assert redacted.startswith("\ud800 password=rdx-k")
     assert redacted.endswith(" \udfff")
 
 
 def test_one_redactor_serves_many_threads(make_run: MakeRun) -> None:
-    """Threads that share a run get the same results as one thread alone."""
+    """Threads that share a run get the same results as a single thread."""
     documents = [
         {"n": n, "text": f"password=hunter{n % 7}secret and ghp_{n:036d}", "token": f"{n:020x}"} for n in range(200)
     ]
@@ -317,7 +317,7 @@ def test_one_redactor_serves_many_threads(make_run: MakeRun) -> None:
 
 
 def test_import_loads_no_opentelemetry_sdk() -> None:
-    """Importing the package costs the agent neither the SDK nor anything heavy."""
+    """Importing the package loads neither the SDK nor anything heavy."""
     code = "import sys; before = set(sys.modules); import spanreplay.redact; print(sorted(set(sys.modules) - before))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=600)
     loaded = ast.literal_eval(done.stdout)

@@ -1,4 +1,4 @@
-"""Every fixed format of a key is found, wherever it stands, and nothing of it stays."""
+"""Every fixed key format is found wherever it appears, and no part of the key remains."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ _PLACES: dict[str, str] = {
 
 
 def _core(key: str) -> str:
-    """The part of a key that says something: behind what its format begins with."""
+    """The distinctive part of a key, after its format's prefix."""
     return key[-16:-2]
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_r1_key_of_a_known_format_is_found_in_every_place(run: RunRedactor, template: str) -> None:
-    """In 25 places and in JSON, three keys each."""
+    """Three keys of each format are found in 25 places and in JSON."""
     for seed in range(3):
         key = make_sample(template, seed)
         for place, frame in _PLACES.items():
@@ -62,7 +62,7 @@ def test_r1_key_of_a_known_format_is_found_in_every_place(run: RunRedactor, temp
 
 
 def test_every_row_of_formats_has_a_sample(make_run: Callable[[], RunRedactor]) -> None:
-    """What is in the table is found by its own row in some sample, and its starts say what its pattern begins with."""
+    """Each row of the table finds a secret in some sample, and its starts match the beginning of its pattern."""
     counts: dict[str, int] = {}
     for template in TEMPLATES:
         make_run().text(make_sample(template), counts)
@@ -71,14 +71,14 @@ def test_every_row_of_formats_has_a_sample(make_run: Callable[[], RunRedactor]) 
 
 
 def test_r2_short_start_of_a_key_inside_base64url_is_none(run: RunRedactor) -> None:
-    """A thought signature that happens to hold `_sk-` stays; `my_sk-…` is a key."""
+    """A thought signature that happens to contain `_sk-` stays; `my_sk-…` is a key."""
     signature = "EqQBCkYIBhgCKkAx9Zb3Qw7fT_sk-Vn4Lp8Rk2Hd6Ms1Yc5Jg0Xt_hf_Qa7Wb3Ne9Kp4Lf8Zd2"
     assert run.text(signature) == signature
     assert "Vn4Lp8Rk2Hd6Ms1Yc5Jg0Xt" not in run.text("my_key_sk-Vn4Lp8Rk2Hd6Ms1Yc5Jg0Xt")
 
 
 def test_r2_zeros_in_base64_are_no_key() -> None:
-    """Binary data with runs of zeros, as databases have them, stays as it is."""
+    """Binary data with runs of zeros, as in databases, stays unchanged."""
     pages = [bytes(n % 251 for n in range(k, k + 90)) + bytes(400) + b"\x01\x02" + bytes(60) for k in range(40)]
     run = Redactor(bytes(range(32)), "b").run()
     for text in (base64.b64encode(b"".join(pages)).decode(), base64.b64encode(bytes(3000)).decode()):

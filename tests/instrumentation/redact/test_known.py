@@ -1,4 +1,4 @@
-"""Looking known history up gives what walking it would give."""
+"""Looking up known history gives the same result as walking it."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class _NothingKnown:
 @settings(max_examples=200, deadline=None)
 @given(messages=_messages, tools=_values, is_grown=st.lists(st.booleans(), min_size=1, max_size=5))
 def test_pruned_history_is_redacted_as_a_whole_one(messages: list[Any], tools: Any, is_grown: list[bool]) -> None:
-    """Requests that grow, shrink and repeat come out as they do when every one is walked, counts included."""
+    """Requests that grow, shrink and repeat give the same result as a full walk, including counts."""
     redactor = Redactor(KEY, "k")
     quick, thorough = redactor.run(), _Walker(redactor.run())
     length = 4
@@ -90,7 +90,7 @@ def test_pruned_history_is_redacted_as_a_whole_one(messages: list[Any], tools: A
     ids=["key name", "command line", "headers"],
 )
 def test_secret_appended_to_known_history_is_found(secret: Any) -> None:
-    """A message that is new at the end of a conversation known to be clean is looked at."""
+    """A new message at the end of a conversation known to be clean is scanned."""
     run = Redactor(KEY, "k").run()
     history = [{"role": "user", "content": f"question number {n}"} for n in range(8)]
     for _ in range(2):
@@ -100,7 +100,7 @@ def test_secret_appended_to_known_history_is_found(secret: Any) -> None:
 
 
 def test_known_history_is_returned_itself() -> None:
-    """Nothing to redact gives the very same object, the first time and every time after."""
+    """If there is nothing to redact, the very same object is returned, every time."""
     run = Redactor(KEY, "k").run()
     body = {"messages": [{"role": "user", "content": f"question number {n}"} for n in range(8)]}
     assert all(run.value(body) is body for _ in range(3))
@@ -109,7 +109,7 @@ def test_known_history_is_returned_itself() -> None:
 @settings(max_examples=300, deadline=None)
 @given(values=st.lists(st.one_of(_hostile, st.lists(_hostile, max_size=3)), min_size=1, max_size=4))
 def test_text_of_what_is_clean_is_that_of_codec_and_redaction(values: list[Any]) -> None:
-    """The one walk that writes small clean values gives what the two would, or leaves them to the two."""
+    """The fast path for small clean values gives the same text as codec and redaction, or declines."""
     run = Redactor(KEY, "k").run()
     for value in [*values, *values]:
         text = run.write_clean(value)
@@ -123,7 +123,7 @@ def test_text_of_what_is_clean_is_that_of_codec_and_redaction(values: list[Any])
 
 
 def test_text_is_written_of_what_was_redacted_before_and_was_clean() -> None:
-    """A text that nothing was found in is written at once from then on; a secret is not, however often it comes."""
+    """After a value was found clean it is written by the fast path; a secret never is, however often it comes."""
     run = Redactor(KEY, "k").run()
     clean = {"question": ["an ordinary sentence of a prompt", {"count": 3}, 1.5, None, True, False, {}, []]}
     assert run.write_clean(clean) == ""
@@ -135,7 +135,7 @@ def test_text_is_written_of_what_was_redacted_before_and_was_clean() -> None:
 
 
 def test_text_of_what_is_not_plain_is_left_to_codec_and_redactor() -> None:
-    """A subclass, which may do anything while it is walked, and a cycle are not written, and nothing is raised."""
+    """The fast path declines subclasses, which may run code while they are walked, and cycles; nothing is raised."""
 
     class Growing(dict[str, Any]):
         pass

@@ -1,4 +1,4 @@
-"""Names that make their value a secret, in JSON, in text and in headers; and what stays under them."""
+"""Names that make their value a secret, in JSON, in text and in headers; and values that stay despite their name."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ _SEPARATORS = ("=", ": ", " = ", ":=", "=>", " => ", ":::=", "?=", "->", "==", '
 
 @pytest.mark.parametrize("name", _NAMES)
 def test_r1_value_under_a_name_of_a_secret_goes(run: RunRedactor, name: str) -> None:
-    """In JSON, as an assignment, and as a header."""
+    """The value is redacted in JSON, in an assignment, and in a header."""
     assert run.value({name: _VALUE}) != {name: _VALUE}
     assert _VALUE not in run.text(f"{name}={_VALUE}")
     if name.isascii():
@@ -137,7 +137,7 @@ def test_r1_value_under_a_name_of_a_secret_goes(run: RunRedactor, name: str) -> 
 
 @pytest.mark.parametrize("separator", _SEPARATORS)
 def test_r1_separators_of_every_language_are_known(run: RunRedactor, separator: str) -> None:
-    """YAML, Ruby, Make, BNF, Go and what else is written between a name and its value."""
+    """YAML, Ruby, Make, BNF, Go and other languages have their own separators between name and value."""
     text = f"db_password{separator}hunter2secret;"
     assert "hunter2secret" not in run.text(text)
     assert "hunter2secret" not in run.text("<db_password>hunter2secret</db_password>")
@@ -148,7 +148,7 @@ def test_r1_separators_of_every_language_are_known(run: RunRedactor, separator: 
     ("name", "value"), [("pin", 4821), ("cvv", 123), ("ssn", 123456789), ("card", 4111111111111111)]
 )
 def test_r1_numbers_under_a_persons_names_go(run: RunRedactor, name: str, value: int) -> None:
-    """A number is as good as its digits."""
+    """A number under a name of personal data is redacted like its digits as text."""
     assert str(run.value({name: value})[name]).startswith("rdx-")
 
 
@@ -174,7 +174,7 @@ def test_r1_numbers_under_a_persons_names_go(run: RunRedactor, name: str, value:
     ],
 )
 def test_r2_harmless_values_and_names_stay(run: RunRedactor, name: str, value: object) -> None:
-    """Results of tests, pins of a board, hosts, a model's own signatures: no secrets."""
+    """Test results, pins of a board, hosts and a model's own signatures are not secrets."""
     assert run.value({name: value}) == {name: value}
 
 
@@ -194,18 +194,18 @@ def test_r2_harmless_values_and_names_stay(run: RunRedactor, name: str, value: o
     ],
 )
 def test_r2_prose_and_code_about_secrets_stay(run: RunRedactor, text: str) -> None:
-    """Options without values, types, constants, blank lines: nothing is a secret only because a name stands near."""
+    """Options without values, types, constants and blank lines are not secrets just because of a nearby name."""
     assert run.text(text) == text
 
 
 def test_r2_header_that_only_sounds_like_a_secret_stays(run: RunRedactor) -> None:
-    """Headers are as strict as members of JSON."""
+    """Header names are matched as strictly as members of JSON."""
     pairs = [["access-control-allow-credentials", "true"], ["x-token-type", "bearer"]]
     assert run.headers([tuple(pair) for pair in pairs]) == pairs
 
 
 def test_r2_what_an_object_under_a_secret_name_holds_is_not_remembered(run: RunRedactor) -> None:
-    """It is hidden where it stands; `Inactive` and a user's name stay in every other text."""
+    """The object is hidden where it is; `Inactive` and a user's name stay in every other text."""
     shown = run.value({"AccessKey": {"UserName": "bob.smith", "Status": "Inactive", "CreateDate": "2026-01-01"}})
     assert all(value.startswith("rdx-") for value in shown["AccessKey"].values())
     text = "The user bob.smith is Inactive since 2026-01-01"
@@ -213,7 +213,7 @@ def test_r2_what_an_object_under_a_secret_name_holds_is_not_remembered(run: RunR
 
 
 def test_r2_remembered_values_are_found_as_whole_words(run: RunRedactor) -> None:
-    """A word that was somebody's password stays a word; a long mixed one is found wherever it stands."""
+    """A word that was somebody's password is only matched as a word; a long mixed one is found anywhere."""
     run.value({"password": "internet"})
     run.value({"password": "London2024"})
     run.value({"password": "correct2horse7battery"})
@@ -224,7 +224,7 @@ def test_r2_remembered_values_are_found_as_whole_words(run: RunRedactor) -> None
 
 
 def test_names_have_the_strength_of_their_last_words() -> None:
-    """Words are compared whole, in any case and any way of writing several."""
+    """Names are compared by whole words, in any case and any style of joining them."""
     assert secret_name("smtpPass") is Strength.LIKELY
     assert secret_name("X-Amz-Security-Token") is Strength.STRONG
     assert secret_name("user.phoneNumber") is Strength.PERSONAL

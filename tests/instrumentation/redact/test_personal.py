@@ -1,4 +1,4 @@
-"""What identifies a person is found by its structure, and numbers of other kinds stay."""
+"""Personal identifiers are found by their structure, and other numbers stay."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _CASES = [(kind, value) for kind, values in _FOUND.items() for value in values.s
     ],
 )
 def test_r1_what_identifies_a_person_goes(run: RunRedactor, kind: str, value: str, frame: str) -> None:
-    """Of an e-mail address the name, of all else everything; nothing around it."""
+    """Of an e-mail address the name is redacted, of anything else the whole; nothing around it changes."""
     secret = value.split("@")[0]
     counts: dict[str, int] = {}
     redacted = run.text(frame.replace("{}", value), counts)
@@ -60,7 +60,7 @@ def test_r1_what_identifies_a_person_goes(run: RunRedactor, kind: str, value: st
 
 @pytest.mark.parametrize("value", _SPACED)
 def test_r1_groups_of_digits_are_one_number(run: RunRedactor, value: str) -> None:
-    """Spaces and brackets belong to a number as it is written."""
+    """Spaces and brackets inside a number belong to it."""
     assert not any(c.isdigit() for c in run.text(f"it is {value}, she said"))
 
 
@@ -112,6 +112,6 @@ def test_r1_groups_of_digits_are_one_number(run: RunRedactor, value: str) -> Non
     ],
 )
 def test_r2_numbers_of_other_kinds_stay(run: RunRedactor, text: str) -> None:
-    """Wrong check digits, amounts, dates, versions, private addresses, times and ids are nobody's."""
+    """Wrong check digits, amounts, dates, versions, private addresses, times and ids are not personal."""
     for frame in ("{}", "see {} there", "({})"):
         assert run.text(frame.format(text)) == frame.format(text)

@@ -23,13 +23,13 @@ LEAK = f"postgres://app:{CANARY}@db/main"
 
 @pytest.fixture
 def exporter() -> InMemorySpanExporter:
-    """Where spans arrive."""
+    """An exporter that keeps the spans."""
     return InMemorySpanExporter()
 
 
 @pytest.fixture
 def make_provider(run: RunRedactor, exporter: InMemorySpanExporter) -> Iterator[Callable[..., TracerProvider]]:
-    """A maker of real providers whose only processor is the redacting one."""
+    """Make real providers whose only processor is the redacting one."""
     providers = []
 
     def make(*, downstream: list[SpanProcessor] | None = None, **options: Any) -> TracerProvider:
@@ -61,7 +61,7 @@ def _raise_in_span(provider: TracerProvider) -> None:
 def test_r1_no_place_of_a_span_leaks(
     make_provider: Callable[..., TracerProvider], exporter: InMemorySpanExporter
 ) -> None:
-    """Wherever a span can hold text, its secrets are missing from the OTLP bytes."""
+    """Secrets in any part of a span that can hold text are missing from the OTLP bytes."""
     resource = Resource({"process.command_args": ["tool", "--api-key", "abcdef"], "dsn": LEAK, "kept": "yes"})
     _raise_in_span(make_provider(resource=resource))
     (span,) = exporter.get_finished_spans()
@@ -111,7 +111,7 @@ def test_clean_span_arrives_unchanged(
 def test_span_of_our_own_scope_passes_untouched(
     make_provider: Callable[..., TracerProvider], exporter: InMemorySpanExporter
 ) -> None:
-    """Boundary spans were redacted before their key was made; nothing may change them afterwards."""
+    """Boundary spans were redacted before their key was made, so nothing may change them afterwards."""
     with make_provider().get_tracer("spanreplay").start_as_current_span("call") as span:
         span.set_attribute("spanreplay.request", f'{{"x": "{LEAK}"}}')
     (forwarded,) = exporter.get_finished_spans()
@@ -121,7 +121,7 @@ def test_span_of_our_own_scope_passes_untouched(
 def test_resource_of_our_own_span_is_redacted(
     make_provider: Callable[..., TracerProvider], exporter: InMemorySpanExporter
 ) -> None:
-    """The resource comes from the environment, not from the recorder, so it is looked at for every span."""
+    """The resource comes from the environment, not from the recorder, so it is scanned for every span."""
     provider = make_provider(resource=Resource({"dsn": LEAK}))
     with provider.get_tracer("spanreplay").start_as_current_span("call") as span:
         span.set_attribute("spanreplay.name", "n")
@@ -131,7 +131,7 @@ def test_resource_of_our_own_span_is_redacted(
 
 
 class _Failing(SpanProcessor):
-    """A processor that fails at everything."""
+    """A processor that always fails."""
 
     def on_start(self, span: Any, parent_context: Any = None) -> None:
         raise ZeroDivisionError
@@ -152,7 +152,7 @@ class _Failing(SpanProcessor):
 def test_failing_processor_harms_nobody(
     make_provider: Callable[..., TracerProvider], exporter: InMemorySpanExporter, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What a processor behind ours raises never reaches the agent, nor keeps spans from the others."""
+    """An exception of a processor after ours never reaches the agent, and other processors still get the span."""
     provider = make_provider(downstream=[_Failing()])
     for _ in range(3):
         with provider.get_tracer("t").start_as_current_span("span"):
@@ -164,7 +164,7 @@ def test_failing_processor_harms_nobody(
 
 
 def test_live_span_is_forwarded_unchanged(make_provider: Callable[..., TracerProvider]) -> None:
-    """Processors that set attributes when a span starts or ends go on working."""
+    """Processors that set attributes when a span starts or ends still work."""
 
     class Stamp(SpanProcessor):
         seen: list[Any] = []  # noqa: RUF012 - a test's notebook
@@ -185,7 +185,7 @@ def test_live_span_is_forwarded_unchanged(make_provider: Callable[..., TracerPro
 def test_r3_span_that_cannot_be_redacted_becomes_a_skeleton(
     monkeypatch: pytest.MonkeyPatch, exporter: InMemorySpanExporter
 ) -> None:
-    """Ids, times and a mark are forwarded; the content is not, and the loss is counted."""
+    """Ids, times and a mark are forwarded; the content is dropped, and the loss is counted."""
     processor = RedactingSpanProcessor(Redactor(b"k" * 32, "k").run(), [SimpleSpanProcessor(exporter)])
 
     def explode(*_: object) -> None:
@@ -212,7 +212,7 @@ def test_r3_span_that_cannot_be_redacted_becomes_a_skeleton(
 def test_r3_value_the_redactor_gives_up_on_costs_only_its_span(
     run: RunRedactor, make_provider: Callable[..., TracerProvider], exporter: InMemorySpanExporter
 ) -> None:
-    """Attributes too deep to walk leave a skeleton, and the next span is whole again."""
+    """Attributes too deep to walk leave a skeleton of their span, and the next span is whole again."""
     deep: Any = "password=hunter2secret"
     for _ in range(400):
         deep = [deep]
@@ -228,7 +228,7 @@ def test_r3_value_the_redactor_gives_up_on_costs_only_its_span(
 def test_lone_surrogates_do_not_cost_an_attribute(
     make_provider: Callable[..., TracerProvider], exporter: InMemorySpanExporter
 ) -> None:
-    """The OTLP encoder drops text that is no Unicode; ours reaches it with the flaw replaced."""
+    """The OTLP encoder drops text that is not Unicode, so it gets ours with the flaw replaced."""
     with make_provider().get_tracer("t").start_as_current_span("x\ud800") as span:
         span.set_attribute("a", ["ok \udfff", "é"])
     (forwarded,) = exporter.get_finished_spans()
@@ -238,7 +238,7 @@ def test_lone_surrogates_do_not_cost_an_attribute(
 
 
 def test_run_is_named_in_every_resource(run: RunRedactor, exporter: InMemorySpanExporter) -> None:
-    """What names the run is merged into the resource of foreign spans, and redacted like the rest."""
+    """The run's name is merged into the resource of foreign spans, and redacted like the rest."""
     named = Resource({"spanreplay.run_id": "a" * 32, "user.id": LEAK})
     processor = RedactingSpanProcessor(run, [], run_resource=named)
     processor.add(SimpleSpanProcessor(exporter))

@@ -1,4 +1,4 @@
-"""Laws of redaction that hold for every text, value and split."""
+"""Properties of redaction for every text, value and split."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _shape(value: Any) -> Any:
 @relaxed
 @given(texts)
 def test_r3_redaction_is_idempotent(text: str) -> None:
-    """Redacting a redacted text changes nothing, in the same run and in another."""
+    """Redacting a redacted text changes nothing, in the same run or another."""
     run = _fresh()
     once = run.text(text)
     assert run.text(once) == once
@@ -75,7 +75,7 @@ def test_r3_redaction_is_idempotent(text: str) -> None:
 @relaxed
 @given(texts)
 def test_r3_redaction_is_deterministic(text: str) -> None:
-    """The same text gives the same result in every run, and every time in one run."""
+    """The same text gives the same result in every run, and each time within a run."""
     run = _fresh()
     once = run.text(text)
     assert run.text(text) == once == _fresh().text(text)
@@ -97,7 +97,7 @@ def test_r3_value_redaction_is_idempotent_and_shares_what_is_clean(value: Any, i
 @relaxed
 @given(values, st.booleans(), st.booleans())
 def test_json_stays_json_of_the_same_shape(value: Any, is_ascii: bool, is_nested: bool) -> None:
-    """JSON in, JSON out: same members in the same order, same lists."""
+    """JSON stays JSON with the same members and items in the same order."""
     if is_nested:
         value = {"arguments": json.dumps(value)}
     text = json.dumps(value, ensure_ascii=is_ascii)
@@ -122,7 +122,7 @@ def test_json_escapes_and_layout_make_no_difference(value: Any) -> None:
 @relaxed
 @given(texts, st.lists(st.integers(0, 400), max_size=12))
 def test_chunks_are_redacted_as_their_join(text: str, cuts: list[int]) -> None:
-    """Chunk count stays, and the join of the redacted chunks is the redacted join."""
+    """The number of chunks stays, and the redacted chunks join to the redacted join."""
     bounds = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
     chunks = [text[a:b] for a, b in itertools.pairwise(bounds)]
     redacted = _fresh().chunks(chunks)
@@ -138,9 +138,9 @@ def test_chunks_are_redacted_as_their_join(text: str, cuts: list[int]) -> None:
     st.sampled_from(["Result: ", "You said ", "", "### "]),
 )
 def test_s43_redaction_commutes_with_building_a_prompt(sample: Any, left: str, right: str, before: str) -> None:
-    """A prompt built from raw tool output and one built from redacted tool output redact to the same text.
+    """A prompt built from raw tool output and one built from redacted output redact to the same text.
 
-    The first is what the recorder sees, the second what a replay sees.
+    The recorder sees the first form, a replay the second.
     """
     recorder, replayer = _fresh(), _fresh()
     tool_output = recorder.text(sample.text)
@@ -155,7 +155,7 @@ def test_s43_redaction_commutes_with_building_a_prompt(sample: Any, left: str, r
 @relaxed
 @given(st.sampled_from(SECRETS))
 def test_s43_redaction_commutes_with_quoting(sample: Any) -> None:
-    """The same holds where the output is quoted as JSON, once or twice, or its secret part stands alone."""
+    """The same holds if the output is quoted as JSON, once or twice, or its secret part stands alone."""
 
     def quote(output: str) -> str:
         return json.dumps({"messages": [{"role": "tool", "content": output}]})
@@ -173,7 +173,7 @@ def test_s43_redaction_commutes_with_quoting(sample: Any) -> None:
 @given(values, st.sampled_from(SECRETS), st.integers(0, 5))
 def test_r1_no_canary_survives(value: Any, sample: Any, depth: int) -> None:
     """A secret planted at any depth of JSON in JSON is nowhere in the result."""
-    assume(sample.secret not in json.dumps(value, ensure_ascii=False))  # glued to other letters it is no key
+    assume(sample.secret not in json.dumps(value, ensure_ascii=False))  # attached to other letters it is not a key
     planted: Any = {"content": f"see {sample.text} there", "other": value}
     for _ in range(depth):
         planted = {"arguments": json.dumps(planted)}

@@ -1,4 +1,4 @@
-"""What a recording learned is known in its replay, from the tokens of what was served."""
+"""A replay learns the secrets of the recorded run from the tokens in the served responses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _response = st.one_of(
 def test_r9_redaction_in_a_replay_sees_what_it_saw_while_recording(calls: list[tuple[str, str, str]]) -> None:
     """For any order of requests and responses, each request has the same redacted form in the replay.
 
-    Whether the replay is shown the true responses, or has to do with their tokens.
+    It makes no difference whether the replay sees the true responses or only their tokens.
     """
     recording, keyed, other = (Redactor(KEY, "b").run() for _ in range(3))
     for _, request, response in calls:
@@ -41,11 +41,11 @@ def test_r9_redaction_in_a_replay_sees_what_it_saw_while_recording(calls: list[t
             other.text(answered)
         other.recall(answered)
         if "rdx-" in answered and any(secret in answered for secret in _SECRETS):
-            return  # a text recorded in part in clear keeps its form, which a replay without the key can't know
+            return  # a text recorded partly in clear keeps its form, which a replay without the key can't know
 
 
 def test_r9_words_that_are_no_secret_stay_as_they_are() -> None:
-    """A token of a served response changes nothing but the value that it stands for."""
+    """A token of a served response affects nothing but the value that it stands for."""
     run = Redactor(KEY, "b").run()
     served = Redactor(KEY, "b").run().text('{"password": "hunter2hunter2"}')
     run.recall(served)
@@ -56,7 +56,7 @@ def test_r9_words_that_are_no_secret_stay_as_they_are() -> None:
 
 
 def test_r9_a_token_that_came_in_is_told_from_one_that_was_made_here() -> None:
-    """Only a token that a served response brought, and that stood in a text before its redaction, is foreign."""
+    """A token is foreign only if a served response brought it and a text had it before redaction."""
     run = Redactor(KEY, "b").run()
     served = Redactor(KEY, "b").run().text('{"password": "hunter2hunter2"}')
     run.recall(served)

@@ -1,4 +1,4 @@
-"""Each rule finds its secrets, in every wrapping, and leaves everything else alone."""
+"""Each rule finds its secrets in every wrapping, and leaves everything else unchanged."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WRAPPINGS = {
 @pytest.mark.parametrize("wrapping", WRAPPINGS.values(), ids=WRAPPINGS.keys())
 @pytest.mark.parametrize("sample", SECRETS, ids=_IDS)
 def test_r1_secret_is_replaced_and_its_surroundings_stay(run: RunRedactor, sample: Sample, wrapping: str) -> None:
-    """Nothing of a secret's text survives, and everything around it does."""
+    """No part of a secret survives, and everything around it does."""
     before, after = wrapping.split("{}")
     counts: dict[str, int] = {}
     redacted = run.text(before + sample.text + after, counts)
@@ -42,7 +42,7 @@ def test_r1_secret_is_replaced_and_its_surroundings_stay(run: RunRedactor, sampl
 
 @pytest.mark.parametrize("sample", SECRETS, ids=_IDS)
 def test_r1_secret_in_json_is_replaced_at_any_depth(run: RunRedactor, sample: Sample) -> None:
-    """A secret inside JSON inside JSON is found, and what is left is JSON of the same shape."""
+    """A secret inside JSON inside JSON is found, and the result is JSON of the same shape."""
     document: Any = sample.text
     for _ in range(4):
         document = json.dumps({"content": document, "n": 1})
@@ -58,14 +58,14 @@ def test_r1_secret_in_json_is_replaced_at_any_depth(run: RunRedactor, sample: Sa
 
 @pytest.mark.parametrize("sample", [s for s in SECRETS if "\n" not in s.secret], ids=lambda s: str(s.rule))
 def test_secret_after_an_escaped_newline_is_found(run: RunRedactor, sample: Sample) -> None:
-    """In JSON that was cut off, the n of an escaped line break does not hide the key after it."""
+    """In a cut-off JSON text, the n of an escaped line break does not hide the key after it."""
     redacted = run.text('{"content":"first\\n' + sample.text.replace('"', '\\"'))
     assert sample.secret not in redacted
 
 
 @pytest.mark.parametrize("text", SURVIVORS)
 def test_r2_harmless_text_survives(run: RunRedactor, text: str) -> None:
-    """Amounts, dates, ids, hashes, code and prose about secrets stay as they are, alone and in JSON."""
+    """Amounts, dates, ids, hashes, code and prose about secrets stay unchanged, alone and in JSON."""
     assert run.text(text) == text
     assert run.text(f"see {text} there") == f"see {text} there"
     document = {"content": text, "items": [text]}
@@ -75,7 +75,7 @@ def test_r2_harmless_text_survives(run: RunRedactor, text: str) -> None:
 
 
 def test_r2_tool_definitions_survive(run: RunRedactor) -> None:
-    """A tool whose parameters are called password and api_key keeps its JSON Schema."""
+    """A tool with parameters called password and api_key keeps its JSON Schema."""
     schema = {
         "type": "object",
         "properties": {
@@ -95,7 +95,7 @@ def test_r2_tool_definitions_survive(run: RunRedactor) -> None:
 
 @pytest.mark.parametrize("kind", ["string", [], {}, "bearer", ["string"]], ids=repr)
 def test_r1_value_dressed_as_a_schema_is_replaced(run: RunRedactor, kind: object) -> None:
-    """An object under a secret name that says its type but holds a value is no schema."""
+    """An object under a secret name that states its type but holds a value is not a schema."""
     value: dict[str, Any] = {"password": {"type": kind, "value": "a b c", "n": 12345}}
     redacted = run.value(value)
     assert redacted["password"]["value"].startswith("rdx-k")
@@ -104,7 +104,7 @@ def test_r1_value_dressed_as_a_schema_is_replaced(run: RunRedactor, kind: object
 
 
 def test_r2_log_probabilities_and_streamed_tokens_survive(run: RunRedactor) -> None:
-    """A key `token` that holds a piece of model output is no secret."""
+    """A key `token` that holds a piece of model output is not a secret."""
     value = {
         "logprobs": {"content": [{"token": "pa55word123", "logprob": -0.1, "bytes": [112, 97]}]},
         "event": {"token": " Hello"},
@@ -135,7 +135,7 @@ def test_r2_log_probabilities_and_streamed_tokens_survive(run: RunRedactor) -> N
     ],
 )
 def test_value_under_a_secret_name_is_replaced(run: RunRedactor, name: str) -> None:
-    """Whatever stands under a secret's name goes: words, numbers, lists, objects; flags and null stay."""
+    """Words, numbers, lists and objects under a secret name are replaced; flags and null stay."""
     value = {name: ["a b c", 12345, {"x": "short", "on": True, "none": None}], "other": "a b c"}
     redacted: Any = run.value(value)
     text, number, members = redacted[name]
@@ -164,13 +164,13 @@ def test_value_under_a_secret_name_is_replaced(run: RunRedactor, name: str) -> N
     ],
 )
 def test_r2_value_under_a_harmless_name_survives(run: RunRedactor, name: str) -> None:
-    """Names are compared in whole words, from their end."""
+    """Names are compared by whole words, from their end."""
     value = {name: "a1b2c3d4e5"}
     assert run.value(value) is value
 
 
 def test_adding_a_rule_is_one_row() -> None:
-    """A row for another format, found by the shape of its digits, is all that it takes."""
+    """A row for another format, found by the shape of its digits, is all that is needed."""
     row = Rule("ssn", Anchor.SHAPE, ("000-00-0000",), r"[0-9]{3}-[0-9]{2}-[0-9]{4}(?![0-9-])")
     email = Rule(
         "email",
@@ -192,7 +192,7 @@ _WIDTH_MAX = 25_000
 
 
 def _open_ended(pattern: Any) -> bool:
-    """Whether the last element of a parsed pattern, and only that one, repeats without a bound."""
+    """Whether the last element of a parsed pattern repeats without a bound. Asserts that no other one does."""
     is_open = False
     for operation, argument in pattern:
         assert not is_open, "something follows an unbounded repeat"
@@ -215,7 +215,7 @@ def _open_ended(pattern: Any) -> bool:
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
 def test_r4_rule_costs_a_bounded_amount_per_anchor(rule: Rule) -> None:
-    """Whatever can be rejected is bounded; only what is accepted for sure may read on without a bound."""
+    """Every part that may fail to match is bounded; only a certain match may read on without a bound."""
     parsed = _parser.parse(rule.pattern)
     if rule.check is not None or not _open_ended(parsed):
         assert parsed.getwidth()[1] <= _WIDTH_MAX
@@ -226,7 +226,7 @@ def test_r4_rule_costs_a_bounded_amount_per_anchor(rule: Rule) -> None:
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
 def test_rule_never_matches_across_nul(rule: Rule) -> None:
-    """Texts that are scanned together are separated by NUL, so no pattern may match one."""
+    """Texts that are scanned together are separated by NUL, so no pattern may match it."""
     pattern = re.compile(rule.pattern.encode("ascii"))
     for sample in SECRETS:
         if sample.rule != rule.name:

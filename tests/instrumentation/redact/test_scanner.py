@@ -1,4 +1,4 @@
-"""The scanner's work grows with the text, whatever the text is made of."""
+"""The scanner's work is linear in the length of any text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SIZE = 4_000
 
 
 class _Counting:
-    """A compiled pattern that counts how often it is tried and how much it takes."""
+    """A compiled pattern that counts its attempts and the characters that it consumes."""
 
     calls = 0
     taken = 0
@@ -44,7 +44,7 @@ def _work(text: str) -> tuple[int, int]:
 @pytest.mark.parametrize("literal", _LITERALS)
 @pytest.mark.sampled(90)
 def test_r4_work_is_linear_on_adversarial_text(literal: str) -> None:
-    """Repeating an anchor, alone or before any class of characters, doubles the work when doubled."""
+    """Twice the repetitions of an anchor, alone or before any class of characters, take twice the work."""
     for filler in ("", *_CLASSES):
         for unit in (literal + filler, literal + filler * 40):
             small = _work(unit * (_SIZE // len(unit)))
@@ -55,7 +55,7 @@ def test_r4_work_is_linear_on_adversarial_text(literal: str) -> None:
 
 
 def test_r4_one_long_run_is_tried_once_per_anchor() -> None:
-    """An anchor followed by one endless value is matched once and then passed over."""
+    """An anchor followed by one endless value is matched once and then skipped."""
     for literal in _LITERALS:
         calls, taken = _work(literal + "a1B" * 50_000)
         assert calls < 50
@@ -63,7 +63,7 @@ def test_r4_one_long_run_is_tried_once_per_anchor() -> None:
 
 
 def test_r4_known_values_are_bounded() -> None:
-    """Thousands of different passwords leave a bounded memory, so that later texts stay cheap."""
+    """Thousands of different passwords use bounded memory, so that later texts stay cheap to scan."""
     run = Redactor(b"k" * 32, "k").run()
     redacted = run.text(" ".join(f"password=secret{n:06d}x" for n in range(3000)))
     assert redacted.count("rdx-k") == 3000
@@ -71,7 +71,7 @@ def test_r4_known_values_are_bounded() -> None:
 
 
 def test_scanner_compiles_nothing_before_its_first_text() -> None:
-    """A process that records nothing pays for no rule."""
+    """A process that records nothing compiles no rule."""
     compiled: list[bytes] = []
 
     def compile_pattern(pattern: bytes) -> re.Pattern[bytes]:

@@ -1,4 +1,4 @@
-"""What a response hides, sealed: it comes back byte for byte, and only with its key and beside its response."""
+"""Sealed redacted values of a response are restored byte for byte, only with their key and their response."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ VALUES: Final[dict[str, Any]] = {
 
 
 def _seal(value: Any) -> tuple[str, str, str]:
-    """(response as it was, as it is recorded, what is sealed)."""
+    """Return the original response, the recorded one, and the sealed values."""
     run = Redactor(KEY, "b").run()
     raw = {"value": value}
     response = dump(run.value(raw))
@@ -45,7 +45,7 @@ def _seal(value: Any) -> tuple[str, str, str]:
 
 @pytest.mark.parametrize("name", VALUES)
 def test_r9_sealed_values_come_back_byte_for_byte(name: str) -> None:
-    """Whatever is hidden, and however it was written: the response is the one that the agent saw."""
+    """For any hidden values and spelling the response equals the one that the agent saw."""
     raw, response, sealed = _seal(VALUES[name])
     assert raw != response
     opened = open_sealed(Redactor(KEY, "b").run(), sealed, response)
@@ -54,7 +54,7 @@ def test_r9_sealed_values_come_back_byte_for_byte(name: str) -> None:
 
 
 def test_r9_sealed_values_open_with_their_key_and_beside_their_response_only() -> None:
-    """Another key, another response and a damaged text open nothing."""
+    """Another key, another response or a damaged text open nothing."""
     _, response, sealed = _seal({"password": SECRET, "note": "for the bank"})
     keyed, other = Redactor(KEY, "b").run(), Redactor(OTHER, "b").run()
     assert open_sealed(keyed, sealed, response) is not None
@@ -67,13 +67,13 @@ def test_r9_sealed_values_open_with_their_key_and_beside_their_response_only() -
 
 
 def test_r9_what_is_not_hidden_is_not_sealed() -> None:
-    """A response in which nothing was redacted has nothing beside it."""
+    """A response without redactions has nothing sealed."""
     run = Redactor(KEY, "b").run()
     assert seal_values(run, '{"value":"a clean answer"}', {"value": "a clean answer"}) == ""
 
 
 def test_r9_more_than_the_limit_is_not_sealed() -> None:
-    """What hides more than a call may seal is refused, not cut."""
+    """More hidden content than a call may seal is refused, not cut."""
     run = Redactor(KEY, "b").run()
     raw = {"value": {"password": "x1" * SEALED_BYTES_MAX}}
     with pytest.raises(TooLarge):
@@ -81,7 +81,7 @@ def test_r9_more_than_the_limit_is_not_sealed() -> None:
 
 
 def test_r9_whatever_differs_comes_back() -> None:
-    """Another number of members or items, another type: all of it is what it was."""
+    """Another number of members or items, or another type, is restored as it was."""
     run = Redactor(KEY, "b").run()
     clean = {"a": [1, 2], "b": {"x": 1, "y": 2}, "c": 1, "d": "rdx-bbbbbbbbbbbbbbbbb", "e": "same"}
     raw = {"a": [1], "b": {"y": 2}, "c": True, "d": {"no": "text"}, "e": "same"}
@@ -97,7 +97,7 @@ _TOKEN: Final = "rdx-bbbbbbbbbbbbbbbbb"
 
 @given(st.lists(st.tuples(_piece, _piece), min_size=1, max_size=5), _piece)
 def test_r9_what_stood_in_the_place_of_tokens_lines_up(pairs: list[tuple[str, str]], end: str) -> None:
-    """Whatever stands around and in the place of tokens, filling them in gives the same text."""
+    """For any text around and in place of tokens, filling in the values gives the original text."""
     raw = "".join(before + value for before, value in pairs) + end
     clean = "".join(before + _TOKEN for before, _ in pairs) + end
     found = pick_out(clean, raw)
@@ -106,7 +106,7 @@ def test_r9_what_stood_in_the_place_of_tokens_lines_up(pairs: list[tuple[str, st
 
 
 def test_r9_printed_text_comes_back() -> None:
-    """What a call printed into an object of the agent's is sealed with its response."""
+    """Text that a call printed into one of the agent's objects is sealed with its response."""
     run = Redactor(KEY, "b").run()
     raw = [["the api_key=Zx81qqPl9931AbCd works\n", 1, 0, 1]]
     printed = [[run.text(str(raw[0][0])), 1, 0, 1]]

@@ -1,4 +1,4 @@
-"""Secrets that are cut by the edge of a chunk."""
+"""Secrets that are split across chunks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.secret_samples import SECRETS, Sample
 
 
 def test_token_stands_whole_where_the_secret_starts(run: RunRedactor) -> None:
-    """The chunk in which a secret starts gets the token; the others keep what is their own."""
+    """The chunk in which a secret starts gets the token; the others keep the rest of their text."""
     chunks = ["my password=", "hunt", "", "er2se", "cret and", " more"]
     redacted = redact_chunks(run, chunks)
     token = run.text("password=hunter2secret").removeprefix("password=")
@@ -26,7 +26,7 @@ def test_token_stands_whole_where_the_secret_starts(run: RunRedactor) -> None:
 
 @pytest.mark.parametrize("sample", SECRETS, ids=lambda sample: str(sample.rule))
 def test_r1_secret_cut_anywhere_is_found(run: RunRedactor, sample: Sample) -> None:
-    """Wherever two chunks meet, the secret is gone and the text around it is not."""
+    """For any boundary between two chunks, the secret is removed and the text around it stays."""
     text = f"a {sample.text} b"
     expected = run.text(text)
     for cut in range(len(text) + 1):
@@ -36,7 +36,7 @@ def test_r1_secret_cut_anywhere_is_found(run: RunRedactor, sample: Sample) -> No
 
 
 def test_json_in_chunks_is_understood(run: RunRedactor) -> None:
-    """A JSON body that arrives in pieces is redacted by its key names, and only its secret moves."""
+    """A JSON body in pieces is redacted by its key names, and nothing but its secret is moved."""
     text = '{"user": "ada", "password": "a b", "n": 1}'
     chunks = [text[i : i + 5] for i in range(0, len(text), 5)]
     redacted = run.chunks(chunks)
@@ -46,13 +46,13 @@ def test_json_in_chunks_is_understood(run: RunRedactor) -> None:
 
 
 def test_clean_chunks_come_back_as_they_are(run: RunRedactor) -> None:
-    """Nothing to redact, nothing moved; no chunks, no chunks."""
+    """If nothing is redacted nothing moves; no chunks give no chunks."""
     assert run.chunks(["a", "", "b"]) == ["a", "", "b"]
     assert run.chunks([]) == []
 
 
 def test_r3_chunks_fail_closed() -> None:
-    """If a rule raises, one token stands for the whole stream and the number of chunks stays."""
+    """If a rule raises, one token replaces the whole stream and the number of chunks stays."""
 
     def explode(*_: object) -> bool:
         raise ZeroDivisionError
@@ -124,7 +124,7 @@ _FRAMED = [
 
 @pytest.mark.parametrize(("sample", "framing"), _FRAMED)
 def test_r1_secret_streamed_in_pieces_is_found(run: RunRedactor, sample: Sample, framing: str) -> None:
-    """A secret that a model streams three characters at a time is in no event, and what is left still parses."""
+    """A secret that a model streams three characters at a time is in no event, and every event still parses."""
     frame, read = _FRAMINGS[framing]
     text = f"ok {sample.text} end"
     stream = frame([text[i : i + 3] for i in range(0, len(text), 3)])
@@ -138,7 +138,7 @@ def test_r1_secret_streamed_in_pieces_is_found(run: RunRedactor, sample: Sample,
 
 
 def test_r1_streamed_tool_arguments_are_read_as_json(run: RunRedactor) -> None:
-    """The arguments of a tool call come in pieces of JSON; key names in them count once they are together."""
+    """The arguments of a tool call come in pieces of JSON, whose key names are used once they are joined."""
     arguments = json.dumps({"user": "ada", "password": "a b c", "note": "kept"})
     stream = _anthropic_events([arguments[i : i + 4] for i in range(0, len(arguments), 4)])
     counts: dict[str, int] = {}
@@ -150,7 +150,7 @@ def test_r1_streamed_tool_arguments_are_read_as_json(run: RunRedactor) -> None:
 
 
 def test_r2_clean_events_come_back_as_they_are(run: RunRedactor) -> None:
-    """A stream without secrets is the same object, whatever its framing."""
+    """A stream without secrets is the same object, in any framing."""
     pieces = ["The total ", "is $190,", "000 on 2026-", "11-21, call_", "abc123DEF456ghi789", "JKL."]
     for frame, _ in _FRAMINGS.values():
         stream = frame(pieces)
@@ -160,7 +160,7 @@ def test_r2_clean_events_come_back_as_they_are(run: RunRedactor) -> None:
 
 @given(st.text(max_size=40), st.lists(st.integers(1, 9), min_size=1, max_size=9))
 def test_events_of_any_text_stay_events(text: str, sizes: list[int]) -> None:
-    """Whatever is streamed, and however it is cut, framing and number of events stay."""
+    """For any streamed text and any cuts, framing and number of events stay."""
     text = f"{text} password=hunter2secret {text}"
     pieces, position, turn = [], 0, 0
     while position < len(text):
@@ -186,7 +186,7 @@ _SPOKEN = {name: sample for name, sample in MODELS.items() if sample.stream is n
 
 
 def _survives(secret: str, text: str, least: int = 8) -> bool:
-    """Whether any eight characters of a secret that follow each other are left."""
+    """Whether any eight consecutive characters of a secret are left."""
     return any(secret[at : at + least] in text for at in range(7, len(secret) - least + 1))
 
 
@@ -195,7 +195,7 @@ def _survives(secret: str, text: str, least: int = 8) -> bool:
 def test_r1_key_in_a_dialects_stream_is_found_however_it_is_cut(
     make_run: Callable[[], RunRedactor], monkeypatch: pytest.MonkeyPatch, name: str, pieces: int
 ) -> None:
-    """No eight characters of a key or a password are left of a real stream, wherever its pieces end."""
+    """No eight characters of a key or a password remain of a real stream, for any cuts."""
     monkeypatch.setattr(wire_text.split_text, "__defaults__", (pieces,))
     for padding in range(0, 130, 13):
         said = json.dumps({"text": "a" * padding + f" {_KEY} b password={_PASSWORD} {'c' * (130 - padding)}"})
@@ -234,7 +234,7 @@ def _growing_events(pieces: list[str]) -> str:
 def test_r1_no_cut_leaves_the_tail_of_a_key(
     make_run: Callable[[], RunRedactor], frame: Callable[[list[str]], str]
 ) -> None:
-    """Two pieces cut anywhere, and a stream that breaks off there: 0 of all cuts leave eight characters."""
+    """For two pieces cut anywhere, and a stream that ends there, no cut leaves eight characters."""
     for cut in range(1, len(_KEY)):
         stream = frame(["my key: ", _KEY[:cut], _KEY[cut:], " ok"])
         run = make_run()
@@ -247,21 +247,21 @@ def test_r1_no_cut_leaves_the_tail_of_a_key(
 
 
 def test_r1_pieces_of_a_password_are_not_learned(run: RunRedactor) -> None:
-    """A password that ends in the next event is learned whole, so that it is found whole where it comes again."""
+    """A password that continues in the next event is remembered whole, so that it is found when it appears again."""
     run.text(_openai_events(["password=hunter2se", "cretword", " done"]))
     assert run.text("and hunter2secretword too") == run.text("and hunter2secretword too").replace("hunter2", "")
     assert "hunter2" not in run.text("then hunter2secretword there")
 
 
 def test_r2_conversations_are_no_streams(run: RunRedactor) -> None:
-    """Messages of one list end where they end: a key does not swallow the word that begins the next."""
+    """Messages of one list are separate: a key does not swallow the word that begins the next."""
     key = "ghp_" + "aB3dE6gH9jK2mN5pQ8sT1vW4yZ7bC0eF3hI6"
     said = json.dumps([{"role": "user", "content": f"my key {key}"}, {"role": "user", "content": "Thanks"}])
     assert json.loads(run.text(said))[1]["content"] == "Thanks"
 
 
 def test_r1_generator_that_yields_a_key_in_pieces_is_redacted(run: RunRedactor) -> None:
-    """Items of a generator are read together, texts and objects; what is no part of a secret stays in its item."""
+    """A generator's items are read together, texts and objects; text outside the secret stays in its item."""
     texts = ["my key ", _KEY[:40], _KEY[40:90], _KEY[90:], " end"]
     made = run.items(texts)
     assert made[0] == texts[0]

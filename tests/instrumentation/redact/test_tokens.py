@@ -29,7 +29,7 @@ def test_token_has_only_letters_and_names_its_key(value: bytes) -> None:
 
 
 def test_tokens_stay_what_they_are() -> None:
-    """Recordings are matched for years: the token of a value under a key is frozen."""
+    """The token of a value under a key never changes, because recordings are matched for years."""
     assert Tokenizer(b"k" * 32, "k").token(b"hunter2secret") == "rdx-kqkwlswwcsnnmktxf"
 
 
@@ -54,7 +54,7 @@ def test_key_that_cannot_be_written_can_be_read(tmp_path: Path) -> None:
 
 
 def test_file_left_empty_by_a_crash_is_filled(tmp_path: Path) -> None:
-    """A creator that died before writing leaves nothing that blocks the next one."""
+    """If a creator died before writing, its empty file does not block the next one."""
     path = tmp_path / "redact.key"
     path.touch()
     assert len(load_or_create_key(path)[0]) == 32
@@ -84,7 +84,7 @@ def test_processes_that_race_get_the_same_key(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", ["nonsense", "ab" * 31, "ab" * 33, "zz" * 32, "\xff"])
 def test_damaged_key_file_is_named(tmp_path: Path, content: str) -> None:
-    """A file that is no key is an error that names the file and says what to do, and stays untouched."""
+    """A file that is not a key gives an error with its name and a remedy, and is not touched."""
     path = tmp_path / "redact.key"
     path.write_text(content, encoding="utf-8")
     with pytest.raises(ConfigError, match=r"redact\.key.*64 hexadecimal") as caught:
@@ -105,6 +105,6 @@ def test_key_in_an_impossible_place_is_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("key", "key_id"), [(b"short", "k"), (b"k" * 32, "a"), (b"k" * 32, ""), (b"k" * 32, "kk")])
 def test_unusable_key_is_refused(key: bytes, key_id: str) -> None:
-    """A key that is too short, or an id that no token can carry, is an error at once."""
+    """A key that is too short, or an id that no token can contain, is an error at once."""
     with pytest.raises(ConfigError):
         Redactor(key, key_id)

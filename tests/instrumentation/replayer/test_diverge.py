@@ -1,4 +1,4 @@
-"""Differences between JSON texts: found with their place, bounded, and readable."""
+"""Differences between JSON texts have a path, are bounded, and readable."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ values = st.recursive(
     ids=["value", "nested", "gone", "longer", "text", "type", "bool", "float", "container", "equal"],
 )
 def test_s65_differences_have_their_place(recorded: Any, now: Any, expected: list[Diff]) -> None:
-    """A difference names its path, both values, and for texts the first character that differs."""
+    """A difference has its path, both values, and for texts the first character that differs."""
     assert list(diff_json(json.dumps(recorded), json.dumps(now))) == expected
 
 
 @given(values, values)
 def test_texts_differ_exactly_where_their_values_do(a: Any, b: Any) -> None:
-    """Equal values have no difference, others at least one; the number of places is bounded."""
+    """Equal values have no difference, others at least one; the number of differences is bounded."""
     one, other = json.dumps(a, sort_keys=True), json.dumps(b, sort_keys=True)
     found = diff_json(one, other)
     assert bool(found) == (one != other)
@@ -58,7 +58,7 @@ def test_texts_differ_exactly_where_their_values_do(a: Any, b: Any) -> None:
 
 
 def test_long_values_are_cut_around_the_difference() -> None:
-    """Of a long text the report shows the part that differs."""
+    """The report shows the part of a long text that differs."""
     a = "x" * 5000 + "left" + "y" * 5000
     b = "x" * 5000 + "right" + "y" * 5000
     (diff,) = diff_json(json.dumps(a), json.dumps(b))
@@ -69,17 +69,17 @@ def test_long_values_are_cut_around_the_difference() -> None:
 
 
 def test_many_differences_stop_at_the_limit() -> None:
-    """No report lists more than twenty places of one call."""
+    """A report lists at most twenty differences of one call."""
     assert len(diff_json(json.dumps([0] * 100), json.dumps([1] * 100))) == DIFFS_MAX
 
 
 def test_texts_that_are_not_json_are_compared_as_they_are() -> None:
-    """A damaged record is still compared."""
+    """A damaged record is still compared, as plain text."""
     assert diff_json("{", "{}") == (Diff("$", "{", "{}", 1),)
 
 
 def test_divergence_as_json_leaves_out_what_does_not_apply() -> None:
-    """`at` is only there where two texts differ; `is_downstream` is called `downstream`."""
+    """`at` is present only if two texts differ; `is_downstream` is called `downstream`."""
     made = Divergence("moved", "tool:f", "m", diff=(Diff("a", 1, 2), Diff("b", "x", "y", 0))).to_json()
     assert made["diff"] == [
         {"path": "a", "recorded": 1, "now": 2},
@@ -100,13 +100,13 @@ def test_divergence_as_json_leaves_out_what_does_not_apply() -> None:
     ids=["json", "text", "bytes", "empty"],
 )
 def test_http_responses_are_compared_by_what_they_say(chunks: str, body: Any) -> None:
-    """Status and body count; times, chunks and headers do not."""
+    """Status and body are compared; times, chunks and headers are not."""
     text = f'{{"status":200,"headers":[["date","today"]],"chunks":{chunks},"end":"complete"}}'
     assert json.loads(comparable_response(text)) == {"status": 200, "end": "complete", "body": body}
 
 
 def test_n5_ids_that_a_model_draws_are_no_difference_and_hide_none() -> None:
-    """In a stream of a hundred events with other ids and times, the one word that differs is found."""
+    """In a stream of a hundred events with other ids and times, the one differing word is found."""
 
     def stream(seed: str, word: str) -> str:
         events = [
@@ -123,18 +123,18 @@ def test_n5_ids_that_a_model_draws_are_no_difference_and_hide_none() -> None:
 
 
 def test_inserted_element_changes_none_behind_it() -> None:
-    """Of a list that got one element more in its middle, only that one differs."""
+    """If a list got one more element in the middle, only that one differs."""
     (found,) = diff_json("[1, 2, 3, 4]", "[1, 2, 9, 3, 4]")
     assert (found.path, found.recorded, found.now) == ("[2]", "(absent)", 9)
 
 
 def test_other_responses_are_compared_whole() -> None:
-    """A tool's value is compared as it is."""
+    """A tool's value is compared as a whole."""
     assert comparable_response('{"value":1}') == '{"value":1}'
 
 
 def test_leaf_strings_are_those_that_can_be_recognised() -> None:
-    """Long string leaves are found at any depth; short ones and numbers say nothing."""
+    """Long strings are found at any depth; short ones and numbers are too ambiguous."""
     assert leaf_strings('{"a": ["long enough", "short", {"b": "also long"}], "c": 12345678}') == {
         "long enough",
         "also long",

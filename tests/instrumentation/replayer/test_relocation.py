@@ -1,4 +1,4 @@
-"""Names of the agent's folders in texts, taken for those of the recording."""
+"""The agent's folders in texts are replaced by those of the recording."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ NOW = {"cwd": "/home/me/app", "home": "/home/me", "code": "/home/me/app/code"}
     ids=["sentence", "longest", "url", "siblings", "others", "recorded"],
 )
 def test_s62_folders_are_found_as_whole_names(text: str, expected: str) -> None:
-    """At the ends of a path's parts, the longest first; what was served names the recorded folders already."""
+    """Only whole path components match, longest folder first; served texts already have the recorded folders."""
     assert Relocation(THEN, NOW).text(text) == expected
 
 
 def test_s62_recorded_folder_within_one_of_now_is_kept() -> None:
-    """What was served names the recorded folder, which may lie below one that is another's here."""
+    """A served text names the recorded folder, which may be below a folder that is a different one now."""
     relocation = Relocation({"cwd": "/tmp/app", "home": "/root"}, {"cwd": "/tmp/other", "home": "/tmp"})
     assert relocation.text("/tmp/app /tmp/other /tmp/x") == "/tmp/app /tmp/app /root/x"
 
 
 @pytest.mark.parametrize("is_ascii", [True, False])
 def test_s62_folders_are_found_in_json(is_ascii: bool) -> None:
-    """Behind the escape of a line's end, and whichever way other letters are written."""
+    """Folders are found after an escaped line break, and in any spelling of non-ASCII letters."""
     relocation = Relocation({"cwd": "/srv/é"}, {"cwd": "/home/zoë/b"})
     request = json.dumps({"a": ["x\n/home/zoë/b/c"]}, ensure_ascii=is_ascii)
     assert json.loads(relocation._json(request)) == {"a": ["x\n/srv/é/c"]}
@@ -59,7 +59,7 @@ def test_s62_folders_are_found_in_json(is_ascii: bool) -> None:
     ids=["none", "older", "same", "root then", "root now", "empty"],
 )
 def test_s62_nothing_is_changed_where_no_folder_is_another(then: Any, now: dict[str, str]) -> None:
-    """A recording that states none, the same folders, or the root of all files, which any path has."""
+    """Nothing changes if the recording states no folders, the same ones, or the root, which is in every path."""
     relocation = Relocation(then, now)
     assert not relocation
     assert relocation.text("/ /home/me/app /x") == "/ /home/me/app /x"
@@ -67,7 +67,7 @@ def test_s62_nothing_is_changed_where_no_folder_is_another(then: Any, now: dict[
 
 
 def test_s62_a_patched_call_has_the_recorded_names_too() -> None:
-    """A plan that sets what is there already makes no other request of a call."""
+    """A plan that sets the value that is already there does not change a call's request."""
 
     def amend(_: Any) -> Spec:
         return Spec("llm", "ask", "read", "leaf/1", None, '{"arguments":{"where":"/home/me/app"}}', amend=amend)
@@ -78,7 +78,7 @@ def test_s62_a_patched_call_has_the_recorded_names_too() -> None:
 
 
 def test_s62_files_are_compared_by_what_they_would_have_said() -> None:
-    """A text that differs by the folder alone has the recorded digest; content that is no text stays as it is."""
+    """A text that differs only by the folder has the recorded digest; content that is not text stays as it is."""
     relocation = Relocation(THEN, NOW)
     then = {"a": {"sha256": "1", "text": "in /app"}, "/app/b": {"sha256": "2", "size": 3}}
     now = {"a": {"sha256": "9", "text": "in /home/me/app"}, "/home/me/app/b": {"sha256": "2", "size": 3}}

@@ -1,4 +1,4 @@
-"""The verdict: one golden file for each kind of divergence, and `identical` only where everything is."""
+"""The verdict: one golden file for each kind of divergence, and `identical` only if everything is."""
 
 from __future__ import annotations
 
@@ -97,17 +97,17 @@ def _skipped() -> Replayed:
 
 @spanreplay.boundary("tool", name="submit_order", effect="irreversible")
 def submit_order(notional: int, note: str = "") -> dict[str, Any]:
-    """`place_order` after somebody renamed it."""
+    """`place_order` under another name."""
     return {}
 
 
 class Opaque:
-    """Nothing that a codec knows."""
+    """A value without a codec."""
 
 
 @spanreplay.boundary("tool", name="draw", effect="read")
 async def draw() -> int:
-    """Another answer at each call."""
+    """A call with a different answer each time."""
     return next(_numbers)
 
 
@@ -124,7 +124,7 @@ async def _other() -> int:
 
 
 def _in_tasks(*functions: Callable[[], Coroutine[Any, Any, int]]) -> Callable[[], Any]:
-    """The same call in tasks whose functions have these names: only their lanes tell them apart."""
+    """Make the same call in tasks of these functions, so that only their lanes differ."""
 
     async def main() -> None:
         await asyncio.gather(*(function() for function in functions))
@@ -167,7 +167,7 @@ SCENARIOS: dict[str, Callable[[], Replayed]] = {
 
 
 def _settled(verdict: dict[str, Any]) -> Any:
-    """The verdict without what differs from run to run."""
+    """The verdict without the parts that change in every run."""
 
     def clean(value: Any, name: str = "") -> Any:
         if name in VOLATILE and (value or isinstance(value, int)):
@@ -193,7 +193,7 @@ def _settled(verdict: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize("kind", SCENARIOS)
 def test_s65_verdict_of_each_kind(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each kind of divergence has the verdict that its golden file states, and it fits the schema."""
+    """Each kind of divergence has the verdict of its golden file, which fits the schema."""
     monkeypatch.setattr(config, "CANCEL_WAIT_MS", 1)
     verdict = SCENARIOS[kind]().verdict
     schema = json.loads((files("spanreplay.report") / "divergence-1.schema.json").read_text(encoding="utf-8"))
@@ -225,7 +225,7 @@ def test_s65_verdict_of_each_kind(kind: str, monkeypatch: pytest.MonkeyPatch) ->
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 def test_n15_one_changed_byte_of_a_call_is_tampering(change: dict[str, Any], is_found: bool) -> None:
-    """Whatever a replay reads of a call: if it was changed after it was recorded, the verdict is `tampered`."""
+    """If anything that a replay reads of a call changed after the recording, the verdict is `tampered`."""
     recording = recorded(_two_orders(1, 2))
     forged = dataclasses.replace(recording.calls[0], **change)
     replay = replayed(_two_orders(1, 2), Recording(recording.root, (forged, recording.calls[1])))
@@ -235,7 +235,7 @@ def test_n15_one_changed_byte_of_a_call_is_tampering(change: dict[str, Any], is_
 
 
 def test_n15_swapped_and_added_calls_are_tampering() -> None:
-    """Calls that were exchanged or slipped in do not fit the manifest's root hash."""
+    """Exchanged or inserted calls do not fit the manifest's root hash."""
     recording = recorded(_two_orders(1, 2))
     first, second = recording.calls
     swapped = (dataclasses.replace(second, seq=first.seq), dataclasses.replace(first, seq=second.seq))
@@ -245,7 +245,7 @@ def test_n15_swapped_and_added_calls_are_tampering() -> None:
 
 
 def test_call_that_is_not_there_is_incompleteness() -> None:
-    """A recording that lacks a call is incomplete, which its counts say; it is not called tampered."""
+    """A recording that lacks a call is incomplete by its counts; it is not called tampered."""
     recording = recorded(_two_orders(1, 2))
     replay = replayed(_two_orders(1), Recording(recording.root, recording.calls[:1]))
     assert (replay.verdict["verdict"], replay.verdict["reasons"]) == ("incomplete", ["1 of 2 calls are here"])
@@ -277,7 +277,7 @@ OTHER = {"bytes": 3, "sha256": "b" * 64, "text": "abd"}
 def test_s20_identical_only_if_output_and_exit_are(
     recorded_end: dict[str, Any], stdout: dict[str, Any], status: int, boundaries: list[str]
 ) -> None:
-    """With all calls served exactly, another output or exit status still is a divergence, of one cause."""
+    """Even if all calls are exact, another output or exit status is a divergence with one cause."""
     verdict = _ended(recorded_end, stdout, status)
     assert [d["boundary"] for d in verdict["divergences"]] == boundaries
     assert verdict["verdict"] == ("diverged" if boundaries else "identical")
@@ -285,13 +285,13 @@ def test_s20_identical_only_if_output_and_exit_are(
 
 
 def test_output_that_was_not_captured_is_said_to_be_not_compared() -> None:
-    """Where one side has no output, the verdict says that it was not compared."""
+    """If one side has no output, the verdict says that it was not compared."""
     assert compare_stdout(None, OUT)["compared"] is False
     assert compare_stdout(OUT, {})["compared"] is False
 
 
 def test_difference_of_outputs_is_shown_shortly() -> None:
-    """Outputs that differ give a unified diff of at most 40 lines."""
+    """Differing outputs give a unified diff of at most 40 lines."""
     then = {"bytes": 1, "sha256": "a", "text": "\n".join(map(str, range(1000)))}
     now = {"bytes": 1, "sha256": "b", "text": "\n".join(map(str, range(0, 2000, 2)))}
     found = compare_stdout(then, now)
@@ -301,7 +301,7 @@ def test_difference_of_outputs_is_shown_shortly() -> None:
 
 
 def test_stopped_replay_says_nothing_of_its_output() -> None:
-    """An agent that was stopped at its first divergence is not blamed for what it then could not print."""
+    """An agent that was stopped at its first divergence has no divergence for the output that it could not print."""
     asker = Asker(seal(record_calls([Asked(1), Asked(2)]), {"calls": 2, "stdout": OUT, "exit": 0}))
     with pytest.raises(spanreplay.ReplayMiss):
         asker.ask(Asked(9))
@@ -312,7 +312,7 @@ def test_stopped_replay_says_nothing_of_its_output() -> None:
 
 
 def test_failure_of_ours_is_an_error_and_never_identical() -> None:
-    """When the replay itself breaks, the verdict is `error` with the reason."""
+    """If the replay itself fails, the verdict is `error` with the reason."""
     recording = record_calls([Asked(1)])
     calls = (dataclasses.replace(recording.calls[0], response="not json"),)
     session = Session(seal(Recording(recording.root, calls)), Plan())
@@ -324,7 +324,7 @@ def test_failure_of_ours_is_an_error_and_never_identical() -> None:
 
 
 def test_s48_incomplete_recording_is_never_identical() -> None:
-    """All calls served, but the run was killed: incomplete, with the reason."""
+    """If all calls were served but the run was killed, the verdict is incomplete, with the reason."""
     asker = Asker(record_calls([Asked(1)], manifest={}))
     asker.ask(Asked(1))
     verdict = build_verdict(asker.session, asker.run, stdout=OUT, exit_status=0, ended_ns=asker.run.start_ns)
@@ -333,7 +333,7 @@ def test_s48_incomplete_recording_is_never_identical() -> None:
 
 
 def test_n3_every_hole_is_a_reason() -> None:
-    """Open calls, lost calls, drops, truncations and named holes are all in the reasons."""
+    """Open calls, lost calls, drops, truncations and named holes are all listed as reasons."""
     recording = record_calls([Asked(1), Asked(2)])
     calls = (recording.calls[0], dataclasses.replace(recording.calls[1], outcome=Outcome.OPEN.value))
     manifest = {"calls": 3, "dropped": 1, "truncated": 2, "holes": ["the process forked at agent.py:3"]}
@@ -348,7 +348,7 @@ def test_n3_every_hole_is_a_reason() -> None:
 
 
 def test_tokens_are_counted() -> None:
-    """Recorded tokens are those of all recorded calls; served calls cost none."""
+    """Recorded tokens are the sum over all recorded calls; served calls use none."""
     recording = record_calls([Asked(1)], meta={"tokens_in": 10, "tokens_out": 5})
     asker = Asker(recording)
     asker.ask(Asked(1))
@@ -357,7 +357,7 @@ def test_tokens_are_counted() -> None:
 
 
 def test_long_list_of_divergences_is_counted_whole() -> None:
-    """`divergences_total` says how many there were, where the list is cut."""
+    """`divergences_total` counts all divergences, even if the list is cut."""
     asker = Asker(record_calls([]))
     for _ in range(5):
         with pytest.raises(spanreplay.ReplayMiss):
@@ -368,7 +368,7 @@ def test_long_list_of_divergences_is_counted_whole() -> None:
 
 
 def test_records_of_a_replay_name_what_they_replay() -> None:
-    """A replay's own spans form a run that says which recording it replays."""
+    """A replay's own spans form a run that names the recording it replays."""
     recording = recorded(_two_orders(1))
     replay = replayed(_two_orders(1), recording)
     own = replay.memory.recording(replay.run.run_id)

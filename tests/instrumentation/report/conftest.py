@@ -1,4 +1,4 @@
-"""Verdicts to report on: the committed ones, and one whose every text is an attack."""
+"""Verdicts to report: the committed ones, and one in which every text is an attack."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def verdict(case: str) -> Verdict:
 
 @pytest.fixture
 def attack() -> Verdict:
-    """A diverged verdict in which everything that a recording or an agent can choose is hostile."""
+    """A diverged verdict in which all text that a recording or an agent controls is hostile."""
     divergence: dict[str, Any] = {
         **dict.fromkeys(("kind", "boundary", "lane", "message", "cause", "hint"), ATTACK),
         "code": "a b,:x].py\x1b:3 " + ATTACK,

@@ -30,7 +30,7 @@ RENDER = {
     "summary.md": github.render_summary,
     "html": html.render,
 }
-# What JUnit's readers agree on: Jenkins' xUnit schema and GitLab's and GitHub's readers. Tag → attributes, children.
+# Common ground of JUnit's readers: Jenkins' xUnit schema, GitLab and GitHub. Tag → attributes, children.
 JUNIT: dict[str, tuple[set[str], list[str]]] = {
     "testsuites": ({"name", "tests", "failures", "errors", "skipped", "time"}, ["testsuite"]),
     "testsuite": (
@@ -78,7 +78,7 @@ def _parse_junit(verdict: Verdict) -> ET.Element:
 
 
 def test_s65_junit_is_what_its_readers_know(verdict: Verdict) -> None:
-    """The document has the structure of JUnit, and fails exactly where the exit status is not 0."""
+    """The document has the structure of JUnit, and fails exactly if the exit status is not 0."""
     root = _parse_junit(verdict)
     is_green = root.get("failures") == root.get("errors") == "0"
     assert is_green == (EXIT_STATUS[verdict["verdict"]] == 0)
@@ -109,7 +109,7 @@ def _check_sarif(verdict: Verdict) -> Any:
 
 
 def test_s65_sarif_has_what_the_standard_requires(verdict: Verdict) -> None:
-    """Each cause is an error at its line, each downstream one a note, and an identical replay has no result."""
+    """Each cause is an error at its line, each downstream divergence a note; an identical replay has no result."""
     run = _check_sarif(verdict)
     assert run["invocations"][0]["exitCode"] == EXIT_STATUS[verdict["verdict"]]
     levels = [r["level"] for r in run["results"] if "fingerprints" in r]
@@ -123,14 +123,14 @@ def test_s65_sarif_has_what_the_standard_requires(verdict: Verdict) -> None:
 
 
 def test_sarif_tells_of_tampering_beside_divergences(attack: Verdict) -> None:
-    """A recording that is not what was written is a result of its own, whatever else differs."""
+    """A tampered recording is a separate result, whatever else differs."""
     run = _check_sarif({**attack, "verdict": "tampered"})
     assert run["results"][0]["ruleId"] == "tampered"
     assert len(run["results"]) == 1 + len(attack["divergences"])
 
 
 def test_fingerprint_stays_while_lines_and_values_move() -> None:
-    """Only boundary, kind and path make the fingerprint; equal ones are numbered."""
+    """The fingerprint uses only boundary, kind and path; equal ones are numbered."""
     one: Any = {"kind": "changed_call", "boundary": "tool:a", "code": "a.py:1 f", "diff": [{"path": "x", "now": 1}]}
     moved: Any = {**one, "code": "b.py:9 g", "seq": 4, "diff": [{"path": "x", "now": 2}]}
     other: Any = {**one, "boundary": "tool:b"}
@@ -168,7 +168,7 @@ def _unescape(content: str) -> str:
 
 
 def test_s65_github_command_is_read_back_as_it_was_meant(verdict: Verdict) -> None:
-    """Each line is one command that GitHub's own rule takes apart."""
+    """Each line is one command, as parsed by GitHub's own rule."""
     for line in github.render(verdict).splitlines():
         match = re.fullmatch(r"::(error|warning|notice) ([^:\n]*)::(.*)", line)
         assert match

@@ -1,4 +1,4 @@
-"""The HTML report in a real Chromium: what is seen, what is folded, and that nothing in it runs or loads."""
+"""The HTML report in a real Chromium: what is visible, what is folded, and that nothing in it runs or loads."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """One page of one Chromium for all tests here."""
+    """One Chromium page for all tests here."""
     with open_page(tmp_path_factory.mktemp("chromium")) as page:
         yield page
 
 
 def _open(page: Any, verdict: Verdict, folder: Path) -> list[str]:
-    """Open the report; every address that the page asked for."""
+    """Open the report; return every address that the page requested."""
     path = folder / "report.html"
     path.write_text(html.render(verdict), encoding="utf-8")
     asked: list[str] = []
@@ -41,7 +41,7 @@ def _open(page: Any, verdict: Verdict, folder: Path) -> list[str]:
 
 
 def test_s65_html_shows_the_one_cause_side_by_side(page: Any, tmp_path: Path) -> None:
-    """Verdict and cause are seen at once, both values beside each other; what is downstream is folded."""
+    """Verdict and cause are visible at once, with both values side by side; downstream divergences are folded."""
     _open(page, parse((GOLDEN / "changed_call.json").read_text(encoding="utf-8")), tmp_path)
     assert page.locator("h1").inner_text() == "✘ diverged"
     cause = page.locator("section").first
@@ -60,7 +60,7 @@ def test_s65_html_shows_the_one_cause_side_by_side(page: Any, tmp_path: Path) ->
 
 
 def test_s65_html_runs_and_loads_nothing(page: Any, attack: Verdict, tmp_path: Path) -> None:
-    """Hostile content is seen as text: no script runs, no element appears, nothing but the file is asked for."""
+    """Hostile content is shown as text: no script runs, no element appears, only the file itself is requested."""
     logged: list[str] = []
     page.on("console", lambda message: logged.append(message.text))
     asked = _open(page, attack, tmp_path)
@@ -73,7 +73,7 @@ def test_s65_html_runs_and_loads_nothing(page: Any, attack: Verdict, tmp_path: P
 
 
 def test_s65_html_policy_forbids_scripts_even_if_one_gets_in(page: Any, tmp_path: Path) -> None:
-    """Were escaping to fail, the page's own policy would still stop the script, and keep its style."""
+    """If escaping failed, the page's own policy would still stop the script, and keep the style."""
     verdict = parse((GOLDEN / "identical.json").read_text(encoding="utf-8"))
     path = tmp_path / "injected.html"
     path.write_text(html.render(verdict).replace("<main>", "<main><script>document.title='owned'</script>"))
@@ -85,7 +85,7 @@ def test_s65_html_policy_forbids_scripts_even_if_one_gets_in(page: Any, tmp_path
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("case", ["changed_call", "identical", "incomplete"])
 def test_s65_html_can_be_read_light_and_dark(page: Any, tmp_path: Path, case: str, scheme: str) -> None:
-    """Text and heading differ from their ground by at least 4.5:1 (WCAG AA) in both schemes."""
+    """Text and heading have a contrast of at least 4.5:1 (WCAG AA) in both schemes."""
     page.emulate_media(color_scheme=scheme)
     _open(page, parse((GOLDEN / f"{case}.json").read_text(encoding="utf-8")), tmp_path)
     for element, ground in (("body", "body"), ("header h1", "header"), ("dt", "body")):

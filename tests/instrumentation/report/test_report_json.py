@@ -1,4 +1,4 @@
-"""Reports for machines: the schema is committed, and what cannot be read is refused in one line."""
+"""Reports for machines: the schema is committed, and unreadable input is refused in one line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _schema() -> Any:
 
 @pytest.mark.parametrize("case", sorted(p.stem for p in GOLDEN.glob("*.json")))
 def test_s65_json_report_fits_its_schema(case: str) -> None:
-    """Every verdict fits the committed schema, and reading and writing it changes nothing."""
+    """Every verdict fits the committed schema, and a round trip changes nothing."""
     content = (GOLDEN / f"{case}.json").read_text(encoding="utf-8")
     written = dump(parse(content))
     read, found = json.loads(content), json.loads(written)
@@ -33,7 +33,7 @@ def test_s65_json_report_fits_its_schema(case: str) -> None:
 
 
 def test_json_report_schema_is_itself_valid() -> None:
-    """The schema is a schema, and knows the verdicts that have an exit status."""
+    """The schema is valid JSON Schema, and lists exactly the verdicts that have an exit status."""
     schema = _schema()
     jsonschema.Draft202012Validator.check_schema(schema)
     assert schema["properties"]["verdict"]["enum"] == list(EXIT_STATUS)
@@ -65,6 +65,6 @@ def test_json_report_schema_is_itself_valid() -> None:
     ],
 )
 def test_json_report_that_is_not_one_is_refused(content: str) -> None:
-    """What is no verdict is never taken for one."""
+    """Anything that is not a verdict is refused."""
     with pytest.raises(SpanreplayError, match="cannot be read"):
         parse(content)

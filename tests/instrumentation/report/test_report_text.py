@@ -23,7 +23,7 @@ FORBIDDEN = {chr(c) for c in [*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0
 
 @pytest.mark.parametrize("case", CASES)
 def test_u5_text_report_is_word_for_word(case: str) -> None:
-    """Each verdict is told in exactly the committed words, verdict first."""
+    """Each verdict gives exactly the committed text, verdict first."""
     verdict = parse((GOLDEN / f"{case}.json").read_text(encoding="utf-8"))
     shown = text.render(verdict).plain + "\n"
     expected = GOLDEN / f"{case}.txt"
@@ -44,7 +44,7 @@ def test_escape_leaves_nothing_that_drives_a_terminal(content: str) -> None:
 
 @given(st.text(min_size=1), st.integers(0, 50), st.integers(8, 40))
 def test_window_and_shorten_have_limits(content: str, at: int, characters_max: int) -> None:
-    """A shortened line has its limit, and a window holds the place that it is about."""
+    """A shortened line has a maximum length, and a window contains the place of interest."""
     assert len(shorten(content, characters_max)) <= characters_max
     assert "\n" not in window(content, at, characters_max)
     long = "a" * 200 + "X" + "b" * 200

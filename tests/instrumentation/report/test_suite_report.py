@@ -1,4 +1,4 @@
-"""What a suite of units came to: the worst unit decides, each has a line, all have one."""
+"""The result of a suite of units: the worst unit decides, each unit has a line, and one line is the total."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def _verdict(word: str, **fields: object) -> Verdict:
     ],
 )
 def test_the_worst_unit_decides(words: list[str], worst: str) -> None:
-    """A suite is as its worst unit is: identical only if all are."""
+    """A suite is identical only if all its units are."""
     assert decide([_verdict(word) for word in words]) == worst
 
 
 def test_a_unit_has_a_line_with_its_reason() -> None:
-    """The verdict, the run, and why: the first cause, the error, or the first reason."""
+    """The line has the verdict, the run, and the first cause, error or reason."""
     cause = {"kind": "changed_call", "boundary": "http:response", "message": "it differs"}
     lines = [
         describe(_verdict("identical")),
@@ -48,7 +48,7 @@ def test_a_unit_has_a_line_with_its_reason() -> None:
 
 
 def test_a_suite_has_a_line_and_json() -> None:
-    """How many of each verdict, how many starts; JSON holds every verdict."""
+    """The line counts each verdict and the starts; the JSON contains every verdict."""
     verdicts = [_verdict("identical"), make_error("02", "app", "no verdict"), _verdict("identical")]
     assert describe_all(verdicts, 1, 1500) == "3 units: 2 identical, 1 error; 1 start of the application, 1.5 s"
     found = json.loads(render_json(verdicts, 1, 1500))

@@ -1,4 +1,4 @@
-"""Context variables are set where the garbage collector may be at work; before Python 3.12 it may be in the midst."""
+"""Setting context variables while the garbage collector may run; before Python 3.12 it may run inside `set`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def variable() -> Iterator[contextvars.ContextVar[str]]:
 
 
 class Left:
-    """What only the collector frees; does something then."""
+    """An object in a reference cycle that calls a function when the collector frees it."""
 
     def __init__(self, last: Callable[[], object]) -> None:
         self.itself, self.last = self, last
@@ -38,7 +38,7 @@ class Left:
 
 @before_3_12
 def test_n1_what_a_collection_runs_sets_nothing(variable: contextvars.ContextVar[str]) -> None:
-    """In the current Context; in one of its own it does, and of what was set outside nothing is undone."""
+    """A finalizer sets nothing in the current Context, only in one of its own, and undoes nothing set outside."""
     seen: list[object] = []
     outside = set_variable(variable, "set")
 
@@ -59,7 +59,7 @@ def test_n1_what_a_collection_runs_sets_nothing(variable: contextvars.ContextVar
 
 
 def test_n1_what_the_end_of_a_value_sets_comes_behind_the_reset(variable: contextvars.ContextVar[str]) -> None:
-    """A value is freed when its variable has been reset: what its end sets is what the variable has."""
+    """A value is freed after its variable was reset, so a value that its finalizer sets remains."""
     values: contextvars.ContextVar[object] = contextvars.ContextVar("values")
 
     class Value:
@@ -83,7 +83,7 @@ def _set_while_others_do(variable: contextvars.ContextVar[str], is_on: list[bool
 
 @before_3_12
 def test_n1_threads_that_set_side_by_side_keep_the_collector_off(variable: contextvars.ContextVar[str]) -> None:
-    """It is off while any of them sets, and on when none does."""
+    """The collector is off while any thread sets a variable, and on again when none does."""
     is_on: list[bool] = []
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
@@ -102,7 +102,7 @@ def test_n1_threads_that_set_side_by_side_keep_the_collector_off(variable: conte
 
 @before_3_12
 def test_n1_a_process_that_is_forked_meanwhile_collects_garbage() -> None:
-    """The thread that had switched the collector off is not there."""
+    """The thread that switched the collector off does not exist in the child."""
 
     statuses: list[int] = []
 
@@ -135,6 +135,6 @@ except KeyboardInterrupt:
 
 
 def test_n1_an_interrupt_that_comes_as_a_collection_begins_is_not_lost() -> None:
-    """What a callback of the collector raises is: none of ours is written in Python."""
+    """Our collector callbacks are not written in Python, because an exception raised in one is lost."""
     done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("interrupted\n", "")

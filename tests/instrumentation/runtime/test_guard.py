@@ -1,4 +1,4 @@
-"""The guard: nothing of ours reaches the agent in production, everything reaches us in tests."""
+"""The guard: no failure of ours reaches the agent in production, every failure is raised in tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SECRET = "sk-proj-Zx9Yw8Vu7"
 
 @pytest.fixture
 def production(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What an agent's process does, with empty books."""
+    """The behaviour of an agent's process, with empty counters."""
     monkeypatch.setenv("SPANREPLAY_GUARD", "production")
     monkeypatch.setattr(guard, "failures", {})
     monkeypatch.setattr(guard, "_seen", set())
@@ -26,7 +26,7 @@ def _fail(text: str) -> None:
 
 
 def test_failure_is_raised_in_tests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under pytest a failure of ours is an exception, so that no test passes over it."""
+    """Under pytest a failure of ours is an exception, so that no test overlooks it."""
     monkeypatch.setattr(guard, "failures", {})
     with pytest.raises(ValueError, match="broken"):
         guard.guarded("part", _fail, "broken")
@@ -45,7 +45,7 @@ def test_failure_is_counted_and_logged_once(production: None, caplog: pytest.Log
 
 
 def test_miss_passes(production: None) -> None:
-    """A ReplayMiss, and whatever else is no Exception, is never swallowed."""
+    """A ReplayMiss, or any other BaseException that is not an Exception, is never swallowed."""
 
     def miss() -> None:
         raise ReplayMiss("no answer")
@@ -56,7 +56,7 @@ def test_miss_passes(production: None) -> None:
 
 
 def test_causes_are_bounded(production: None, caplog: pytest.LogCaptureFixture) -> None:
-    """However many parts fail, the log and its memory have a limit."""
+    """For any number of failing parts, log lines and memory are limited."""
     with caplog.at_level(logging.ERROR, logger="spanreplay"):
         for n in range(500):
             guard.report_failure(f"part {n}", ValueError())
@@ -64,13 +64,13 @@ def test_causes_are_bounded(production: None, caplog: pytest.LogCaptureFixture) 
 
 
 def test_result_is_passed_on(production: None) -> None:
-    """What works is what it gives."""
+    """Without a failure the result is returned."""
     assert guard.guarded("part", lambda a, b: a + b, 1, 2) == 3
 
 
 @pytest.mark.parametrize("state", ["closed", "none"])
 def test_lines_to_a_lost_standard_error_are_lost(state: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Standard error that is closed or absent is no reason to fail."""
+    """A closed or absent standard error does not cause a failure."""
 
     class Closed:
         def write(self, text: str) -> int:

@@ -1,4 +1,4 @@
-"""Lanes: names come from where concurrency is created, whatever runs first."""
+"""Lanes are named after the place where concurrency is created, whatever runs first."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 
 async def where() -> str:
-    """The path of the task that awaits this."""
+    """The lane path of the task that awaits this."""
     return here()
 
 
@@ -59,12 +59,12 @@ def in_thread(**thread: Any) -> None:
 
 
 def test_code_without_a_lane_is_in_main(run: Run) -> None:
-    """Code that no concurrency was created for runs in `main`."""
+    """Code outside any created concurrency runs in `main`."""
     assert here() == "main"
 
 
 def test_n1_gather_names_each_coroutine_by_its_place(run: Run) -> None:
-    """The n-th coroutine given to gather is `t:<name>#<n>` of the lane that gathers."""
+    """The n-th coroutine given to gather is `t:<name>#<n>` of the lane that calls gather."""
 
     async def main() -> list[str]:
         return list(await asyncio.gather(where(), where(), where()))
@@ -73,7 +73,7 @@ def test_n1_gather_names_each_coroutine_by_its_place(run: Run) -> None:
 
 
 def test_n1_tasks_are_named_however_they_are_made(run: Run) -> None:
-    """create_task, ensure_future and wait_for all give the next number of the coroutine's name."""
+    """create_task, ensure_future and wait_for all use the next number of the coroutine's name."""
 
     async def main() -> list[str]:
         made = asyncio.create_task(where())
@@ -97,7 +97,7 @@ def test_n1_task_group_names_its_tasks(run: Run) -> None:
 
 @since(3, 12)
 def test_n1_eager_tasks_start_in_their_own_lane(run: Run) -> None:
-    """A task that runs at once inside create_task is in its lane already."""
+    """A task that runs inside create_task is already in its lane."""
 
     async def main() -> str:
         asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined,unused-ignore]  # 3.12
@@ -108,7 +108,7 @@ def test_n1_eager_tasks_start_in_their_own_lane(run: Run) -> None:
 
 @since(3, 11)
 def test_n1_task_with_its_own_context_is_in_its_lane(run: Run) -> None:
-    """A Context given to create_task takes the lane with it."""
+    """A Context given to create_task gets the task's lane."""
 
     async def main() -> list[str]:
         contexts = [contextvars.copy_context() for _ in range(2)]
@@ -118,7 +118,7 @@ def test_n1_task_with_its_own_context_is_in_its_lane(run: Run) -> None:
 
 
 def test_n1_executor_work_is_named_through_its_wrappers(run: Run) -> None:
-    """to_thread and run_in_executor name the function, not `partial` or `Context.run`."""
+    """to_thread and run_in_executor use the function's name, not `partial` or `Context.run`."""
 
     async def main() -> list[str]:
         loop = asyncio.get_running_loop()
@@ -153,7 +153,7 @@ def _next_tick(function: Callable[..., Any], *args: Any) -> Any:
 def test_n1_submitted_work_is_named_below_its_wrappers(
     run: Run, pool: ThreadPoolExecutor, arrange: Callable[[], tuple[Any, ...]]
 ) -> None:
-    """Whatever wraps the function in submit, its lane has its name, and the code inside is in that lane."""
+    """For any wrapper given to submit, the lane has the inner function's name, and its code is in that lane."""
     assert [pool.submit(*arrange()).result(DEADLINE_S) for _ in range(2)] == ["main/x:here#1", "main/x:here#2"]
 
 
@@ -173,7 +173,7 @@ def test_n1_map_names_each_call(run: Run, pool: ThreadPoolExecutor) -> None:
 
 
 def test_n1_langchain_executor_names_each_call(run: Run) -> None:
-    """langchain's ContextThreadPoolExecutor, which copies contexts, names the work as any pool does."""
+    """langchain's ContextThreadPoolExecutor, which copies contexts, gives the same names as any pool."""
     config = pytest.importorskip("langchain_core.runnables.config")
     with config.ContextThreadPoolExecutor(2) as executor:
         assert executor.submit(here).result(DEADLINE_S) == "main/x:here#1"
@@ -182,7 +182,7 @@ def test_n1_langchain_executor_names_each_call(run: Run) -> None:
 
 @pytest.mark.parametrize("wrap", [lambda work: work, lambda work: functools.partial(work)], ids=["plain", "partial"])
 def test_n1_threads_are_named_by_their_target(run: Run, wrap: Callable[[Any], Any]) -> None:
-    """A thread's lane has its target's name, also below a partial."""
+    """A thread's lane has its target's name, even inside a partial."""
     seen: list[str] = []
 
     def work() -> None:
@@ -194,7 +194,7 @@ def test_n1_threads_are_named_by_their_target(run: Run, wrap: Callable[[Any], An
 
 
 def test_n1_thread_that_runs_in_a_copied_context_has_its_lane(run: Run) -> None:
-    """Two threads with target=copy_context().run are two lanes, although both copies say `main`."""
+    """Two threads with target=copy_context().run are two lanes, although both copied Contexts say `main`."""
     seen: list[str] = []
 
     def work() -> None:
@@ -223,7 +223,7 @@ def test_n1_thread_subclasses_and_timers_are_named_by_their_class(run: Run) -> N
 
 
 def test_thread_started_twice_still_fails_as_python_says(run: Run) -> None:
-    """Starting a thread twice raises RuntimeError, and takes no number."""
+    """Starting a thread twice raises RuntimeError, and uses no number."""
     thread = threading.Thread(target=lambda: None)
     thread.start()
     thread.join(DEADLINE_S)
@@ -234,7 +234,7 @@ def test_thread_started_twice_still_fails_as_python_says(run: Run) -> None:
 
 
 def test_n1_pool_workers_take_no_numbers(run: Run) -> None:
-    """Threads that a pool starts when it needs them are no lanes: how many there are depends on timing."""
+    """Threads that a pool starts on demand are not lanes, because their number depends on timing."""
     gate = threading.Event()
     with ThreadPoolExecutor(4) as executor:
         futures = [executor.submit(lambda: gate.wait(DEADLINE_S) and here()) for _ in range(4)]
@@ -245,7 +245,7 @@ def test_n1_pool_workers_take_no_numbers(run: Run) -> None:
 
 
 def test_n1_other_names_do_not_shift_numbers(run: Run) -> None:
-    """Work that a library adds under another name leaves the numbers of the rest alone."""
+    """Other work of a library under another name leaves all other numbers unchanged."""
 
     async def library() -> None:
         return None
@@ -259,7 +259,7 @@ def test_n1_other_names_do_not_shift_numbers(run: Run) -> None:
 
 
 def test_worker_keeps_nothing_of_the_run_it_worked_for(pool: ThreadPoolExecutor) -> None:
-    """A pool thread that worked for one run works for the next one with that one's lane, and with the agent's span."""
+    """A pool thread that worked for one run works in the next run's lane, and with the agent's span."""
     seen: list[tuple[str, bool]] = []
 
     def work() -> None:
@@ -276,7 +276,7 @@ def test_worker_keeps_nothing_of_the_run_it_worked_for(pool: ThreadPoolExecutor)
 
 
 def test_p9_thread_of_the_process_run_has_no_span_of_ours(run: Run) -> None:
-    """Where a run belongs to the process, a thread with an empty context belongs to it and has no current span."""
+    """If a run belongs to the process, a thread with an empty context is part of it and has no current span."""
     seen: list[tuple[Run | None, bool]] = []
 
     def look() -> None:
@@ -294,7 +294,7 @@ def test_p9_thread_of_the_process_run_has_no_span_of_ours(run: Run) -> None:
 
 
 def test_work_that_raises_leaves_the_worker_as_it_was(run: Run) -> None:
-    """After work that raised, the same pool thread has no lane and follows no other parent."""
+    """After its work raised, a pool thread has no lane and follows no parent."""
 
     def fail() -> None:
         raise ValueError(here())
@@ -308,7 +308,7 @@ def test_work_that_raises_leaves_the_worker_as_it_was(run: Run) -> None:
 
 
 def test_nothing_happens_without_a_run() -> None:
-    """With lanes patched and no run, threads and tasks are started as they are."""
+    """With lanes patched and no run, threads and tasks start as usual."""
     patches = Patches()
     lanes_of_work.install(patches, root_lane_of_active_run, carried)
     try:
@@ -336,7 +336,7 @@ def test_uninstall_restores_by_identity() -> None:
 
 
 def test_labels_are_short_and_hide_where_a_function_was_defined() -> None:
-    """A label is kind and name without `<locals>`, at most 80 characters; an object is named by its class."""
+    """A label is kind and name without `<locals>`, at most 80 characters; an object is named after its class."""
 
     class Tool:
         def __call__(self) -> None:
@@ -350,7 +350,7 @@ def test_labels_are_short_and_hide_where_a_function_was_defined() -> None:
 
 
 def test_named_children_are_the_same_lane_and_go_on_counting() -> None:
-    """A framework's own id gives one lane however often it is asked for, so that its calls are counted on."""
+    """A framework's own id always gives the same lane, so that its calls are numbered consecutively."""
     root = Lane("main")
     lane = root.named_child("lg:1:agent")
     assert root.named_child("lg:1:agent") is lane
@@ -358,7 +358,7 @@ def test_named_children_are_the_same_lane_and_go_on_counting() -> None:
 
 
 def test_n1_lane_inside_of_a_call_is_named_when_somebody_asks(run: Run) -> None:
-    """It is below the lane that the call was made in, counts by itself, and is given up with the call."""
+    """The lane is below the one that the call was made in, has its own counters, and is dropped with the call."""
 
     class Call:
         boundary, index, lane = "tool:outer", 1, run.root_lane
@@ -387,7 +387,7 @@ def test_counting_is_safe_between_threads(run: Run) -> None:
 
 
 def test_n1_call_that_is_left_elsewhere_ends_no_other() -> None:
-    """A generator that the collector closes may leave its call in any Context, in the midst of another call."""
+    """A generator that the collector closes may leave its call in any Context, in the middle of another call."""
 
     class Call:
         owner, boundary, index, lane = None, "tool:x", 0, Lane("main")
@@ -411,11 +411,11 @@ def test_n1_call_that_is_left_elsewhere_ends_no_other() -> None:
     sys.version_info >= (3, 12), reason="garbage is collected between instructions only, and not in the midst of one"
 )
 def test_n1_no_garbage_is_collected_while_a_lane_is_entered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`ContextVar.set` crashes where what is collected in the midst of it sets another variable of the same Context."""
+    """`ContextVar.set` crashes if an object collected during it sets another variable of the same Context."""
     seen: list[bool] = []
 
     class Watched:
-        """A variable that notes whether the collector was on."""
+        """A variable that records whether the collector was on."""
 
         def set(self, value: object) -> str:
             seen.append(gc.isenabled())

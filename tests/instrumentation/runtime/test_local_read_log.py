@@ -1,4 +1,4 @@
-"""Reads are written compactly, and come back by lane, source and order."""
+"""Local reads are stored compactly, and come back by lane, source and order."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _same(value: Any) -> Any:
 
 
 def make_log(holes: list[str] | None = None) -> ReadLog:
-    """A log whose seal is real."""
+    """A log with a real seal."""
     return ReadLog(lambda content: seal(KEY, content), (holes if holes is not None else []).append)
 
 
@@ -67,7 +67,7 @@ def test_reads_come_back_in_order_whatever_call_carries_them(taken: list[Any]) -
 
 
 def test_ns_reads_are_written_as_differences() -> None:
-    """Ten thousand clock reads in a row take a few bytes each."""
+    """Ten thousand consecutive clock reads take a few bytes each."""
     log, lane = make_log(), Lane("main")
     for n in range(10_000):
         log.read(lane, SOURCES["time.time_ns"], partial(_same, 1_763_768_281_000_000_000 + 1000 * n))
@@ -75,7 +75,7 @@ def test_ns_reads_are_written_as_differences() -> None:
 
 
 def test_more_reads_than_the_limit_are_one_hole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond the limit reads are not kept, and the recording says once that it is incomplete."""
+    """Above the limit reads are not kept, and the recording states once that it is incomplete."""
     monkeypatch.setattr(config, "READS_PENDING_MAX", 3)
     holes: list[str] = []
     log, lane = make_log(holes), Lane("main")
@@ -88,14 +88,14 @@ def test_more_reads_than_the_limit_are_one_hole(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("text", ["{", "[1]", '[["main",[["time.time","x",1]]]]', '[["main",[["t_ns",0,"x"]]]]'])
 def test_damaged_reads_are_refused(text: str) -> None:
-    """Reads that are not what was written are a damaged recording, not a crash."""
+    """Reads that were altered are a damaged recording, not a crash."""
     with pytest.raises(DamagedRecording):
         collect([text], [])
 
 
 @given(st.binary(max_size=200))
 def test_sealed_values_open_with_their_key_only(content: bytes) -> None:
-    """The key opens what it sealed; another key, and a changed text, open nothing."""
+    """The key opens its sealed values; another key, or a changed text, opens nothing."""
     text = seal(KEY, content)
     assert unseal(KEY, text) == content
     assert unseal(b"o" * 32, text) is None
@@ -105,12 +105,12 @@ def test_sealed_values_open_with_their_key_only(content: bytes) -> None:
 
 
 def test_sealing_twice_gives_two_texts() -> None:
-    """Equal secrets can't be told by their sealed forms."""
+    """Equal secrets have different sealed forms."""
     assert seal(KEY, b"same") != seal(KEY, b"same")
 
 
 def test_every_source_is_in_the_table() -> None:
-    """Each module that reads enters its sources, and a source's name says where it comes from."""
+    """Each module that reads registers its sources, and a source's name says where it comes from."""
     assert clock.NUMBERS["time"] is SOURCES["time.time"]
     assert randomness.SEED is SOURCES["random.seed"]
     for module, name in ((entropy, "os.urandom"), (uuids, "uuid.uuid4")):
@@ -119,7 +119,7 @@ def test_every_source_is_in_the_table() -> None:
 
 
 def test_p8_lanes_that_make_no_more_calls_are_taken_along(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What many lanes read after their last call goes out with the next call of any lane, and nothing of it is kept."""
+    """Reads of many lanes after their last call go out with the next call of any lane, and none stay in memory."""
     monkeypatch.setattr(config, "LANES_READING_MAX", 10)
     log, main, texts, expected = make_log(), Lane("main"), [], {}
     for number in range(100):
@@ -133,7 +133,7 @@ def test_p8_lanes_that_make_no_more_calls_are_taken_along(monkeypatch: pytest.Mo
 
 
 def test_p8_reads_of_a_lane_that_is_taken_along_meanwhile_are_all_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread goes on reading in its lane while calls of another one take the lane's reads: none is lost."""
+    """A thread goes on reading in its lane while another lane's calls carry its reads away: none is lost."""
     monkeypatch.setattr(config, "LANES_READING_MAX", 1)
     log, main, texts, count = make_log(), Lane("main"), [], 5000
     lanes = [main.child("th:work") for _ in range(3)]

@@ -1,4 +1,4 @@
-"""Patches: whatever is wrapped is the very object again afterwards."""
+"""Patches: everything that is wrapped becomes the very same object again."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from spanreplay.runtime.patches import Patches
 
 
 class Base:
-    """Something to patch."""
+    """A class with methods to patch."""
 
     def method(self) -> str:
-        """Plain."""
+        """Plain method."""
         return "method"
 
     @staticmethod
     def static() -> str:
-        """Static."""
+        """Static method."""
         return "static"
 
     @classmethod
     def of_class(cls) -> str:
-        """Of the class."""
+        """Class method."""
         return cls.__name__
 
 
 class Child(Base):
-    """Inherits everything."""
+    """A class that inherits everything."""
 
 
 def _loudly(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
@@ -39,7 +39,7 @@ def _loudly(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 @pytest.mark.parametrize("owner", [Base, Child], ids=["defined", "inherited"])
 @pytest.mark.parametrize(("name", "plain"), [("method", "method"), ("static", "static"), ("of_class", None)])
 def test_every_sort_of_method_is_wrapped_and_restored(owner: type[Base], name: str, plain: str | None) -> None:
-    """Plain, static and class methods, also inherited ones, work wrapped, and are restored by identity."""
+    """Plain, static and class methods, also inherited ones, work while wrapped, and are restored by identity."""
     before = vars(owner).get(name)
     patches = Patches()
     patches.wrap(owner, name, _loudly)
@@ -50,7 +50,7 @@ def test_every_sort_of_method_is_wrapped_and_restored(owner: type[Base], name: s
 
 
 def test_wrapping_twice_is_undone_in_turn() -> None:
-    """Patches of one attribute are undone newest first, down to the original."""
+    """Patches of one attribute are undone newest first, back to the original."""
     module = types.ModuleType("m")
     module.f = f = lambda: "f"  # type: ignore[attr-defined]  # a module is made of attributes
     patches = Patches()
@@ -64,7 +64,7 @@ def test_wrapping_twice_is_undone_in_turn() -> None:
 
 
 def test_missing_attribute_is_refused_and_nothing_is_left() -> None:
-    """A library without the attribute raises AttributeError, and stays as it is."""
+    """A library without the attribute raises AttributeError, and stays unchanged."""
     patches = Patches()
     with pytest.raises(AttributeError):
         patches.wrap(Base, "no_such_method", _loudly)
@@ -73,7 +73,7 @@ def test_missing_attribute_is_refused_and_nothing_is_left() -> None:
 
 
 def test_replaced_attribute_of_an_instance_is_removed() -> None:
-    """What was put on an instance is taken away, and the class's attribute is seen again."""
+    """A patch put on an instance is removed, so that the class's attribute is visible again."""
     one = Base()
     patches = Patches()
     patches.replace(one, "method", lambda: "other")

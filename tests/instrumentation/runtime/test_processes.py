@@ -51,7 +51,7 @@ if __name__ == "__main__":
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_s68_processes_are_lanes_of_the_run_that_started_them(tmp_path: Path, method: str) -> None:
-    """What children and pool workers ask is in their parent's run, in their lanes, and a replay serves each its own."""
+    """Calls of children and pool workers are in their parent's run, each in its lane, where a replay serves them."""
     workplace = Workplace(tmp_path)
     agent = workplace.write("agent.py", AGENT)
     recorded = workplace.record(agent, method)
@@ -97,7 +97,7 @@ if __name__ == "__main__":
 
 
 def test_s68_divergence_of_a_child_is_in_the_verdict(tmp_path: Path) -> None:
-    """A child that asks something else diverges, with its lane; the verdict is the first process's."""
+    """A child with another request diverges in its lane; the first process gives the verdict."""
     workplace = Workplace(tmp_path)
     agent = workplace.write("agent.py", CHANGED)
     workplace.record(agent, QUESTION="this")
@@ -127,7 +127,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("what", ["calls", "nothing"])
 def test_n3_pool_of_multiprocessing_is_complete(tmp_path: Path, what: str) -> None:
-    """The items of such a pool are lanes, whoever takes them; a run in which its workers make calls is whole."""
+    """A pool's items are lanes, whichever worker takes them; a run in which its workers make calls is complete."""
     workplace = Workplace(tmp_path)
     agent = workplace.write("agent.py", POOL)
     workplace.record(agent, what)
@@ -156,7 +156,7 @@ if __name__ == "__main__":
 
 
 def test_n3_killed_child_makes_the_run_incomplete(tmp_path: Path) -> None:
-    """A child that is killed says nothing at its end: what it recorded is there, and the run names the hole."""
+    """A killed child can't report its end: its recorded calls are there, and the run names the hole."""
     workplace = Workplace(tmp_path)
     workplace.record(workplace.write("agent.py", KILLED))
     recording = workplace.recording()
@@ -181,7 +181,7 @@ if __name__ == "__main__":
 
 
 def test_n3_workers_that_are_killed_have_said_what_they_did(tmp_path: Path) -> None:
-    """Leaving a pool's block kills its workers: before, each states what it did, and the run is whole."""
+    """Leaving a pool's block kills its workers; each has reported its work before, so the run is complete."""
     workplace = Workplace(tmp_path)
     agent = workplace.write("agent.py", ENDED)
     recorded = workplace.record(agent)
@@ -213,7 +213,7 @@ if __name__ == "__main__":
 
 
 def test_n3_item_of_a_pool_goes_to_the_worker_that_took_it(tmp_path: Path) -> None:
-    """One worker took most items, as the other had a long one; in a replay nothing lasts, and they go the same way."""
+    """Recorded with one worker busy, the other took most items; in a replay each item goes to the same worker."""
     workplace = Workplace(tmp_path)
     agent = workplace.write("agent.py", TAKEN)
     recorded = workplace.record(agent)
@@ -228,7 +228,7 @@ def test_n3_item_of_a_pool_goes_to_the_worker_that_took_it(tmp_path: Path) -> No
 
 
 def test_shared_folder_is_gone_at_the_end(tmp_path: Path) -> None:
-    """What the processes of a run shared is removed when it ends."""
+    """The folder that the processes of a run shared is removed when the run ends."""
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     workplace = Workplace(tmp_path, {"TMPDIR": str(temporary), "QUESTION": "this"})
@@ -300,7 +300,7 @@ if __name__ == "__main__":
 
 @pytest.mark.slow
 def test_s68_worker_that_takes_long_to_start_is_waited_for_by_an_event_loop(tmp_path: Path) -> None:
-    """A loop that has an answer ready, behind one that a process still has to give, waits as threads do."""
+    """A loop whose next answer is due after a process's first one waits for it, as threads do."""
     workplace = Workplace(tmp_path)
     agent = workplace.write("agent.py", LATE_FOR_A_LOOP)
     assert workplace.record(agent).stdout == "[1, 'asked']\n"
@@ -312,7 +312,7 @@ def test_s68_worker_that_takes_long_to_start_is_waited_for_by_an_event_loop(tmp_
 
 @pytest.mark.slow
 def test_s68_worker_that_takes_long_to_start_is_waited_for(tmp_path: Path) -> None:
-    """On a busy machine the process that brings the first result may come seconds after the other."""
+    """On a busy machine the process with the first result may start seconds after the other."""
     workplace = Workplace(tmp_path)
     agent = workplace.write("agent.py", LATE)
     assert workplace.record(agent).stdout == "[1, 0]\n"

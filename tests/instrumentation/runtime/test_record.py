@@ -1,4 +1,4 @@
-"""Boundary spans: their attributes, their place in the trace, and how they stand beside other instrumentors' spans."""
+"""Boundary spans: their attributes, their place in the trace, and their relation to other instrumentors' spans."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from support.runs import make_call
 
 
 class Keeper(SpanProcessor):
-    """Keeps the spans themselves."""
+    """A processor that keeps the spans."""
 
     def __init__(self) -> None:
         self.spans: list[Any] = []
@@ -73,12 +73,12 @@ def inner() -> int:
 
 
 def by_name(keeper: Keeper, name: str) -> list[Any]:
-    """The spans of a name."""
+    """The spans with this name."""
     return [span for span in keeper.spans if span.name == name]
 
 
 def test_span_of_a_call_is_complete(run: Run, keeper: Keeper) -> None:
-    """Every attribute of a tool call's span is as the contract says, fewer than twenty of ours."""
+    """Every attribute of a tool call's span matches the contract, and fewer than twenty are ours."""
     inner()
     (span,) = by_name(keeper, "inner")
     attributes = dict(span.attributes)
@@ -109,7 +109,7 @@ def test_span_of_a_call_is_complete(run: Run, keeper: Keeper) -> None:
 
 
 def test_openinference_comes_first_and_ours_last() -> None:
-    """A limit on attributes evicts what came first: never ours."""
+    """A limit on attributes evicts the first ones, so ours come last."""
     call = make_call("0" * 32, 5, parent=1, call_id="call_1")
     attributes = list(build_attributes(call, "leaf", {"openinference.span.kind": "LLM", "llm.model_name": "m"}))
     ours = [name.startswith("spanreplay.") for name in attributes]
@@ -124,7 +124,7 @@ def test_open_record_has_no_answer() -> None:
 
 
 def test_calls_nest_in_one_trace(run: Run, keeper: Keeper) -> None:
-    """The root is above the outer call, which is above the inner one; all are one trace, ids are never reused."""
+    """The root is above the outer call, which is above the inner one, in one trace; ids are never reused."""
     outer()
     run.finish()
     (parent,) = [s for s in by_name(keeper, "outer") if s.attributes[names.OUTCOME] == "ok"]
@@ -147,7 +147,7 @@ def test_announced_call_is_one_span_in_two_states(run: Run, keeper: Keeper) -> N
 
 
 def test_failed_call_is_an_error_span(run: Run, keeper: Keeper) -> None:
-    """A call that raised has status ERROR, so that every viewer shows it."""
+    """A call that raised has status ERROR, so that every viewer marks it."""
     with pytest.raises(ValueError, match="no"):
         outer(fail=True)
     assert by_name(keeper, "outer")[-1].status.status_code is trace.StatusCode.ERROR
@@ -155,7 +155,7 @@ def test_failed_call_is_an_error_span(run: Run, keeper: Keeper) -> None:
 
 @pytest.fixture
 def others(run: Run, keeper: Keeper) -> Iterator[OtherSpans]:
-    """The spans of others, recorded into the run."""
+    """Record the spans of other instrumentors into the run."""
     patches = Patches()
     run.others = OtherSpans(run, keeper.on_end)
     run.others.install(patches)
@@ -164,7 +164,7 @@ def others(run: Run, keeper: Keeper) -> Iterator[OtherSpans]:
 
 
 def test_spans_of_the_agent_are_parents_and_children(run: Run, keeper: Keeper, others: OtherSpans) -> None:
-    """The recording has the agent's own spans around and inside of a call, in one tree under the run's root."""
+    """The agent's own spans around and inside a call are in the recording, in one tree under the run's root."""
 
     @spanreplay.boundary("tool", name="call", effect="read")
     def call() -> None:
@@ -181,7 +181,7 @@ def test_spans_of_the_agent_are_parents_and_children(run: Run, keeper: Keeper, o
 
 
 def test_p9_spans_of_the_agent_are_the_agents_where_it_sends_them(run: Run, keeper: Keeper, others: OtherSpans) -> None:
-    """The agent's processor has its spans in its own trace, ours nowhere; its current span is its own inside a call."""
+    """The agent's processor gets only its own spans, in their own trace; inside a call its own span is current."""
 
     @spanreplay.boundary("tool", name="call", effect="read")
     def call() -> None:
@@ -202,18 +202,18 @@ def test_p9_spans_of_the_agent_are_the_agents_where_it_sends_them(run: Run, keep
 
 
 class Enriching(SpanProcessor):
-    """Completes a span at its end, in the way of OpenInference's processor for pydantic-ai."""
+    """Adds to a span at its end, as OpenInference's processor for pydantic-ai does."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Add an attribute of this processor's name."""
+        """Add an attribute with this processor's name."""
         span._attributes = {**(span.attributes or {}), self._name: True}
 
 
 class Raising(SpanProcessor):
-    """A processor with a defect."""
+    """A processor that fails."""
 
     def on_end(self, span: ReadableSpan) -> None:
         """Fail."""
@@ -221,7 +221,7 @@ class Raising(SpanProcessor):
 
 
 def hold(processor: SpanProcessor) -> SpanProcessor:
-    """A processor that holds another one."""
+    """A processor that contains another one."""
     holder = SynchronousMultiSpanProcessor()  # type: ignore[no-untyped-call]  # untyped in the SDK
     holder.add_span_processor(processor)
     return holder
@@ -231,7 +231,7 @@ def hold(processor: SpanProcessor) -> SpanProcessor:
 def test_span_is_recorded_as_the_agents_processors_leave_it(
     processors: type, run: Run, keeper: Keeper, others: OtherSpans
 ) -> None:
-    """What a processor adds at a span's end is recorded, whenever it was added and whatever holds it; once."""
+    """Attributes that a processor adds at a span's end are recorded once, whenever and wherever it was added."""
     provider = TracerProvider(active_span_processor=processors())
     tracer = provider.get_tracer("mine")
     provider.add_span_processor(hold(Enriching("held")))
@@ -247,7 +247,7 @@ def test_span_is_recorded_as_the_agents_processors_leave_it(
 
 
 def test_span_is_recorded_though_a_processor_of_the_agent_fails(run: Run, keeper: Keeper, others: OtherSpans) -> None:
-    """The processor's exception reaches the agent as without us, and the recording has the span."""
+    """The processor's exception reaches the agent as it would without us, and the recording has the span."""
     provider = TracerProvider()
     provider.add_span_processor(Raising())
     span = provider.get_tracer("mine").start_span("work")
@@ -257,7 +257,7 @@ def test_span_is_recorded_though_a_processor_of_the_agent_fails(run: Run, keeper
 
 
 def test_trace_that_began_elsewhere_keeps_its_id(run: Run, keeper: Keeper, others: OtherSpans) -> None:
-    """A span below another process's, and what lies below it, stay in that trace."""
+    """A span below another process's span, and its descendants, stay in that trace."""
     remote = SpanContext(5, 6, is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED))
     tracer = TracerProvider().get_tracer("mine")
     with tracer.start_as_current_span("served", trace.set_span_in_context(trace.NonRecordingSpan(remote))) as served:
@@ -274,7 +274,7 @@ def test_trace_that_began_elsewhere_keeps_its_id(run: Run, keeper: Keeper, other
 
 
 def test_span_that_is_sampled_out_is_nobodys_parent(run: Run, keeper: Keeper, others: OtherSpans) -> None:
-    """What no exporter will have does not stand above a call, or the call would hang in the air."""
+    """A span that is not exported is not a call's parent, or the call would have no visible parent."""
     tracer = TracerProvider(sampler=ALWAYS_OFF).get_tracer("mine")
     with tracer.start_as_current_span("left out"):
         inner()
@@ -283,7 +283,7 @@ def test_span_that_is_sampled_out_is_nobodys_parent(run: Run, keeper: Keeper, ot
 
 
 def test_spans_that_never_end_are_bounded(run: Run, others: OtherSpans, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Past the limit of open spans none is kept, and the run counts what it lacks."""
+    """Above the limit of open spans none is kept, and the run counts the missing ones."""
     monkeypatch.setattr("spanreplay.seams.telemetry.other_spans.OPEN_SPANS_MAX", 3)
     tracer = TracerProvider().get_tracer("mine")
     opened = [tracer.start_span("open") for _ in range(5)]
@@ -296,7 +296,7 @@ def test_spans_that_never_end_are_bounded(run: Run, others: OtherSpans, monkeypa
 def test_call_that_openinference_shows_is_not_shown_twice(
     shown: str, kind: str, run: Run, keeper: Keeper, others: OtherSpans
 ) -> None:
-    """Inside an OpenInference TOOL span ours is a CHAIN, or tools and tokens would count twice; else it is the TOOL."""
+    """Inside an OpenInference TOOL span ours is a CHAIN, so that nothing counts twice; else ours is the TOOL."""
     tracer = TracerProvider().get_tracer("openinference")
 
     @spanreplay.boundary("tool", name="call", effect="read")
@@ -313,7 +313,7 @@ def test_call_that_openinference_shows_is_not_shown_twice(
 
 
 def test_failing_processor_is_counted_and_the_next_one_served(monkeypatch: pytest.MonkeyPatch, keeper: Keeper) -> None:
-    """A processor that raises costs its own copy only."""
+    """A processor that raises loses its own copy only."""
     monkeypatch.setenv("SPANREPLAY_GUARD", "production")
     monkeypatch.setattr(guard, "failures", {})
 
@@ -327,12 +327,12 @@ def test_failing_processor_is_counted_and_the_next_one_served(monkeypatch: pytes
     with inside(Run(app="agent", emitter=emitter, redactor=Redactor(KEY, "b").run())):
         inner()
     assert len(by_name(keeper, "inner")) == 1
-    # the root's record, the call's, and what the processor says it lost itself
+    # the root's record, the call's, and the loss that the processor reported itself
     assert emitter.dropped == 2 + 3
 
 
 def test_record_and_attributes_hold_the_same(run: Run, keeper: Keeper) -> None:
-    """What the manifest's root hash was made of is what the spans say."""
+    """The manifest's root hash covers exactly the content of the spans."""
     from spanreplay.recording.seal.tree import hash_leaf
 
     outer()

@@ -1,4 +1,4 @@
-"""The run's books: its manifest is true of its records, and its end comes once."""
+"""The run's bookkeeping: its manifest matches its records, and it ends once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def f(x: Any = 0) -> Any:
 
 
 def attributes_of(memory: MemoryProcessor) -> list[dict[str, Any]]:
-    """The attributes of every span, in the order in which they were written."""
+    """The attributes of every span, in the order of writing."""
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
     requests = map(ExportTraceServiceRequest.FromString, memory.payloads)
@@ -43,7 +43,7 @@ def attributes_of(memory: MemoryProcessor) -> list[dict[str, Any]]:
 
 
 def test_n3_manifest_counts_what_was_recorded() -> None:
-    """Calls, calls per lane, drops and the root hash are stated, and are those of the records."""
+    """Calls, calls per lane, drops and the root hash are stated, and match the records."""
 
     async def main() -> None:
         import asyncio
@@ -64,7 +64,7 @@ def test_n3_manifest_counts_what_was_recorded() -> None:
 
 
 def test_first_call_announces_the_run() -> None:
-    """The root's open record precedes the first call, so that a killed run has a name; nothing is written before."""
+    """The root's open record precedes the first call, so that a killed run has a name; nothing is written earlier."""
     memory = MemoryProcessor()
     run = make_run(memory, user_id="u-7", session_id="s-1")
     with inside(run):
@@ -99,7 +99,7 @@ def test_end_comes_once() -> None:
 
 
 def test_ended_run_records_nothing_more() -> None:
-    """Calls behind the end go through unrecorded."""
+    """Calls after the end are made unrecorded."""
     memory = MemoryProcessor()
     run = make_run(memory)
     with inside(run):
@@ -111,7 +111,7 @@ def test_ended_run_records_nothing_more() -> None:
 
 
 def test_n3_call_in_flight_at_the_end_is_open_and_named() -> None:
-    """A call that has not ended when the run does is in the recording, and makes it incomplete."""
+    """A call that has not ended before the run is in the recording, and makes it incomplete."""
     memory = MemoryProcessor()
     run = make_run(memory)
 
@@ -127,7 +127,7 @@ def test_n3_call_in_flight_at_the_end_is_open_and_named() -> None:
 
 
 def test_holes_are_kept_to_a_limit_and_counted_all() -> None:
-    """Of many holes the first fifty are named; the manifest says how many there were."""
+    """Of many holes the first fifty are named; the manifest states their number."""
     memory = MemoryProcessor()
     run = make_run(memory)
     with inside(run):
@@ -162,7 +162,7 @@ def test_n3_processor_that_fails_is_a_drop(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_n3_call_that_could_not_be_described_is_a_drop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a seam fails to describe a call, the call is made unrecorded, and the run is incomplete."""
+    """If a seam fails to describe a call, the call is made unrecorded, and the run is incomplete."""
     monkeypatch.setenv("SPANREPLAY_GUARD", "production")
     monkeypatch.setattr(guard, "failures", {})
     from spanreplay.runtime.calls.open_call import begin
@@ -182,7 +182,7 @@ def test_n3_call_that_could_not_be_described_is_a_drop(monkeypatch: pytest.Monke
 
 
 def test_environment_and_user_are_redacted() -> None:
-    """Arguments and names that hold a secret are in no record."""
+    """Arguments and names that contain a secret are in no record."""
     secret = "sk-proj-Zx9Yw8Vu7Ts6Rq5Po4Nm3Lk2Ji1Hg0Fe9Dc8Ba7"
     memory = MemoryProcessor()
     run = make_run(memory, environment={"argv": ["agent.py", f"--key={secret}"]}, user_id=f"key {secret}")
@@ -194,7 +194,7 @@ def test_environment_and_user_are_redacted() -> None:
 
 
 def test_contexts_run_goes_before_the_processs() -> None:
-    """A run that was entered is the active one there; elsewhere the process's is."""
+    """A run that was entered is active in its context; elsewhere the process's run is."""
     of_process, of_context = make_run(MemoryProcessor()), make_run(MemoryProcessor())
     set_process_run(of_process)
     try:
@@ -208,13 +208,13 @@ def test_contexts_run_goes_before_the_processs() -> None:
 
 
 def test_clock_of_a_run_starts_at_one() -> None:
-    """The logical clock counts from 1, and each value comes once."""
+    """The Lamport clock counts from 1, and each value occurs once."""
     run = make_run(MemoryProcessor())
     assert [run.tick() for _ in range(3)] == [1, 2, 3]
 
 
 def _end_in_a_thread(run: Run, crossing: Any, monkeypatch: pytest.MonkeyPatch, step: str) -> threading.Thread:
-    """A thread that is about to record how a call ended, and goes on when the run has done `step` of its end."""
+    """Return a thread about to record a call's end, which continues when the run has done `step` of its own end."""
     is_ending, goes_on, complete, wrapped = threading.Event(), threading.Event(), run.complete, getattr(run, step)
 
     def wait(opened_in: int = -1) -> tuple[int, int]:
@@ -244,7 +244,7 @@ F_SPEC: Final = Spec("tool", "f", "read", "tool/1", None, '{"arguments":{}}')
 def test_n3_what_ends_as_the_run_does_is_counted_or_open(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, step: str, outcome: Outcome, is_spooled: bool
 ) -> None:
-    """A call that another thread is ending: the manifest waits for it, and what comes too late stays open."""
+    """The manifest waits for a call that another thread is ending; a call that ends too late stays open."""
     monkeypatch.setattr(run_module, "ENDING_S_MAX", LONG_S if step == "close_open_calls" else 0.001)
     memory, run_id = MemoryProcessor(), make_run_id(7)
     writer = SpoolWriter(tmp_path, run_id)
@@ -267,7 +267,7 @@ def test_n3_what_ends_as_the_run_does_is_counted_or_open(
 
 
 def test_n3_a_call_that_begins_while_the_others_are_ended_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is in the manifest's books, so it is in the recording."""
+    """The call is counted in the manifest, so it is in the recording."""
     memory = MemoryProcessor()
     run = make_run(memory)
     begun: list[Any] = []

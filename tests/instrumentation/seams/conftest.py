@@ -1,4 +1,4 @@
-"""What the tests of transports share: a server that can be stopped, and agents that use it."""
+"""Fixtures of the transport tests: a server that can be stopped, and agents that use it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def web() -> Iterator[WebServer]:
 
 @pytest.fixture
 def workplace(web: WebServer, tmp_path: Path) -> Workplace:
-    """A directory to record in, its agents knowing the server as $URL and a closed port as $NOBODY."""
+    """A directory to record in; its agents get the server as $URL and a closed port as $NOBODY."""
     return Workplace(tmp_path, {"URL": web.url, "NOBODY": "http://127.0.0.1:9"})
 
 
@@ -35,13 +35,13 @@ def _assert_identical(replayed: Replayed, stdout: str, recording: Recording) -> 
 
 @pytest.fixture
 def assert_identical() -> Callable[[Replayed, str, Recording], None]:
-    """Assert that a replay gave the same output and asked nobody."""
+    """Assert that a replay gave the same output and made no request."""
     return _assert_identical
 
 
 @pytest.fixture
 def round_trip(web: WebServer, workplace: Workplace) -> Callable[[str], Recording]:
-    """Record an agent, stop the server, replay: the output is the same. Gives the recording."""
+    """Record an agent, stop the server, replay, and assert equal output. Returns the recording."""
 
     def run(source: str) -> Recording:
         agent = workplace.write("agent.py", source)

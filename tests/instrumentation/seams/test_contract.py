@@ -1,4 +1,4 @@
-"""The contract of the seam table: what every row promises, on every version of its library that is installed here.
+"""The contract of the seam table: promises of every row, for every version of its library that is installed here.
 
 A row's case is tests/agents/seams/NAME.py; `support.seam_contract` says what it holds and checks it.
 """
@@ -36,11 +36,11 @@ WITHOUT_CASE: Final = {
     "uvloop-steps": "it records no calls (test_uvloop.py)",
     "mcp-transports": "it only keeps servers from being started (tests/agents/mcp_agent.py)",
 }
-"""Rows that cannot be used by themselves, and where they are tested."""
+"""Rows that cannot be used alone, and where they are tested."""
 
 
 def _has(environment: str, seam: Seam) -> bool:
-    if seam.distribution == "python":  # a row may be for packages of which none is here
+    if seam.distribution == "python":  # all packages of a row may be missing here
         return environment == "current" and any(find_spec(name.partition(".")[0]) for name in seam.triggers)
     return has_distribution(ENVIRONMENTS[environment], seam.distribution)
 
@@ -50,7 +50,7 @@ PLACES: Final = [(seam.name, place) for seam in SEAMS for place in ENVIRONMENTS 
 
 @functools.cache
 def check(place: str) -> dict[str, dict[str, str]]:
-    """What came of every row whose library is in an environment, all checked in one process there."""
+    """Results of every row whose library is in an environment, checked in one process there."""
     names = [name for name, where in PLACES if where == place]
     done = subprocess.run(
         [str(ENVIRONMENTS[place]), "-m", "support.seam_contract", *names],
@@ -68,7 +68,7 @@ def check(place: str) -> dict[str, dict[str, str]]:
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "place"), PLACES, ids=[f"{name}-{place}" for name, place in PLACES])
 def test_s50_every_seam_keeps_its_promises(name: str, place: str) -> None:
-    """Its targets exist, calls are recorded and replay, exceptions go through, all is restored: nothing is wrong."""
+    """A seam's targets exist, calls are recorded and replayed, exceptions pass through, everything is restored."""
     found = check(place)[name]
     assert {promise: wrong for promise, wrong in found.items() if wrong} == {}
     wanted = {"fits", "restores"} if name in WITHOUT_CASE else set(PROMISES) - {"exception", "abandoned"}
@@ -77,13 +77,13 @@ def test_s50_every_seam_keeps_its_promises(name: str, place: str) -> None:
 
 @pytest.mark.parametrize("seam", SEAMS, ids=lambda seam: seam.name)
 def test_s50_every_seam_has_a_case(seam: Seam) -> None:
-    """No row is in the table without a case for its contract, but for those that say why."""
+    """Every row has a case for its contract, or states why it has none."""
     assert (CASES / f"{seam.name}.py").exists() != (seam.name in WITHOUT_CASE)
 
 
 @pytest.mark.parametrize("seam", SEAMS, ids=lambda seam: seam.name)
 def test_s50_every_library_is_in_an_environment(seam: Seam) -> None:
-    """The library of each row is in one of the environments of the tests, which are made where they can be had."""
+    """The library of each row is in one of the test environments, which are built where possible."""
     if seam.name in {name for name, _ in PLACES}:
         return
     missing = [place for place, python in ENVIRONMENTS.items() if not python.exists()]

@@ -1,4 +1,4 @@
-"""The table of seams: libraries are patched when they are imported; test_contract.py tests its rows."""
+"""The seam table: libraries are patched when they are imported; test_contract.py tests its rows."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from spanreplay.seams.table import SEAMS, Seam
 
 
 def test_table_names_each_seam_once() -> None:
-    """Names are unique, and every implementation can be imported without its library's state."""
+    """Names are unique, and every implementation can be imported without its library being loaded."""
     names = [seam.name for seam in SEAMS]
     assert len(set(names)) == len(names)
     assert all(seam.records and seam.triggers for seam in SEAMS)
 
 
 def test_table_says_what_a_seam_records_and_what_not() -> None:
-    """A seam that records calls names their kind and effect; no text breaks the tables of the documents."""
+    """A seam that records calls names their kind and effect; no text breaks the tables in the documentation."""
     for seam in SEAMS:
         is_recording = not seam.records.startswith(("no calls", "only", "hashes"))
         assert is_recording == (seam.kind != "–") == (seam.effect != "–"), seam.name
@@ -34,7 +34,7 @@ def test_table_says_what_a_seam_records_and_what_not() -> None:
 
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The name of a library that is imported when the test says so."""
+    """The name of a library that is imported on demand."""
     name = "spanreplay_test_library"
     seam = types.ModuleType("spanreplay_test_seam")
 
@@ -74,7 +74,7 @@ def _load(name: str, **attributes: Any) -> Any:
 
 
 def test_library_is_patched_when_it_is_imported(library: str) -> None:
-    """Nothing is imported by the table; the seam is there from the library's first moment, and gone after uninstall."""
+    """The table imports nothing; the seam is active from the library's first moment, and gone after uninstall."""
     failures: list[Any] = []
     seams = InstalledSeams(lambda seam, exc: failures.append(exc))
     seams.register()
@@ -89,7 +89,7 @@ def test_library_is_patched_when_it_is_imported(library: str) -> None:
 
 
 def test_library_that_is_imported_after_uninstall_stays_as_it_is(library: str) -> None:
-    """An uninstalled table patches nothing any more."""
+    """An uninstalled table patches nothing."""
     seams = InstalledSeams(lambda seam, exc: None)
     seams.register()
     seams.uninstall()
@@ -97,7 +97,7 @@ def test_library_that_is_imported_after_uninstall_stays_as_it_is(library: str) -
 
 
 def test_library_of_another_shape_is_reported_and_imported_all_the_same(library: str) -> None:
-    """A library without the function is loaded unpatched, and the failure is told."""
+    """A library without the function is loaded unpatched, and the failure is reported."""
     failures: list[tuple[str, str]] = []
     seams = InstalledSeams(lambda seam, exc: failures.append((seam.name, type(exc).__name__)))
     seams.register()
@@ -111,7 +111,7 @@ def test_library_of_another_shape_is_reported_and_imported_all_the_same(library:
 
 
 def test_doctors_rows_name_what_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A library that is not installed is `absent`, whatever else."""
+    """A library that is not installed is reported as `absent`."""
     monkeypatch.setattr(_table, "SEAMS", (Seam("x", "no-such-distribution", ("no_such_module",), "x", "nothing"),))
     (row,) = InstalledSeams(lambda seam, exc: None).describe()
     assert (row["state"], row["version"]) == ("absent", "")

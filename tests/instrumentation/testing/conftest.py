@@ -1,4 +1,4 @@
-"""What tests of the pytest plug-in share."""
+"""Fixtures for tests of the pytest plug-in."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support.provider import Provider
 
 @pytest.fixture
 def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[Provider]:
-    """A model provider that the environment names; gone at the end, or when the test stops it."""
+    """A model provider named by the environment; stopped at the end, or earlier by the test."""
     with Provider() as started:
         for name, value in started.environ().items():
             monkeypatch.setenv(name, value)

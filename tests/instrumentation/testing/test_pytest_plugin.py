@@ -46,7 +46,7 @@ def _record(pytester: pytest.Pytester, provider: Provider, *args: str, plugins: 
 
 
 def test_u6_recorded_test_replays_without_its_provider(pytester: pytest.Pytester, provider: Provider) -> None:
-    """Recorded once beside the test, it passes when nothing answers any more, and writes a report if asked."""
+    """A test recorded once passes when nothing answers any more, and writes a report if asked."""
     pytester.makepyfile(AGENT + TIMES)
     _record(pytester, provider)
     file = pytester.path / "recordings" / "test_u6_recorded_test_replays_without_its_provider" / "test_agent.replay"
@@ -63,7 +63,7 @@ def test_u6_recorded_test_replays_without_its_provider(pytester: pytest.Pytester
 def test_u6_changed_prompt_fails_with_its_cause(
     pytester: pytest.Pytester, provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The failure is the report: which call, what was recorded, what it is now, which line."""
+    """The failure is the report: the call, the recorded value, the value now, the line."""
     pytester.makepyfile(AGENT + TIMES)
     _record(pytester, provider)
     monkeypatch.setenv("PROMPT", "what is the capital of Spain?")
@@ -87,7 +87,7 @@ def test_u6_changed_prompt_fails_with_its_cause(
 def test_u6_extra_and_unplayed_calls_fail(
     pytester: pytest.Pytester, provider: Provider, monkeypatch: pytest.MonkeyPatch, times: str, kind: str
 ) -> None:
-    """One call more than recorded fails, and so does one less."""
+    """One call more than recorded fails, and so does one fewer."""
     pytester.makepyfile(AGENT + TIMES)
     _record(pytester, provider)
     monkeypatch.setenv("TIMES", times)
@@ -99,7 +99,7 @@ def test_u6_extra_and_unplayed_calls_fail(
 def test_u6_swallowed_miss_still_fails(
     pytester: pytest.Pytester, provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An agent that catches everything does not hide that it diverged."""
+    """An agent that catches everything cannot hide its divergence."""
     swallow = (
         "\n@pytest.mark.replay\ndef test_agent():\n    try:\n        ask()\n    except BaseException:\n        pass\n"
     )
@@ -110,7 +110,7 @@ def test_u6_swallowed_miss_still_fails(
 
 
 def test_u6_network_is_blocked_in_marked_tests_only(pytester: pytest.Pytester, provider: Provider) -> None:
-    """A socket that is no recorded call is denied, and the report names it; an unmarked test may open it."""
+    """In a marked test a socket outside a recorded call is denied, and the report names it; others may open it."""
     dial = """
 import socket
 def dial():
@@ -136,7 +136,7 @@ def test_plain():
 
 
 def test_u6_asyncio_and_xdist(pytester: pytest.Pytester, provider: Provider) -> None:
-    """Concurrent calls in asyncio.run, anyio's runner and parameters replay, also in two processes at once."""
+    """Concurrent calls in asyncio.run, anyio's runner and parametrised tests replay, also in two processes at once."""
     tests = """
 async def fan_out(prompt):
     async with openai.AsyncOpenAI(max_retries=0) as client:
@@ -176,7 +176,7 @@ class TestGroup:
 
 
 def test_s5_default_recording_holds_no_secret(pytester: pytest.Pytester, provider: Provider) -> None:
-    """With no configuration at all, keys in headers and in prompts are in no file that recording leaves behind."""
+    """Without any configuration, keys in headers and prompts are in none of the recorded files."""
     secret = "sk-proj-" + "Ab3dEf6hIj9lMn2p" * 3
     test = f'\n@pytest.mark.replay\ndef test_agent():\n    ask("my key is " + "{secret[:12]}" + "{secret[12:]}")\n'
     pytester.makepyfile(AGENT + test)
@@ -207,7 +207,7 @@ def test_u6_missing_recording_says_how_to_make_it(pytester: pytest.Pytester, pro
 def test_u6_recording_is_refused_in_ci(
     pytester: pytest.Pytester, provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where CI is set nothing is recorded, and nothing runs."""
+    """If CI is set nothing is recorded, and nothing runs."""
     monkeypatch.setenv("CI", "true")
     pytester.makepyfile(AGENT + TIMES)
     result = _run(pytester, "--replay-mode=record")
@@ -217,7 +217,7 @@ def test_u6_recording_is_refused_in_ci(
 
 
 def test_s40_live_calls_by_mark_by_fixture_and_off(pytester: pytest.Pytester, provider: Provider) -> None:
-    """A plan lets calls run live, which --replay-strict refuses; mode off runs a marked test as if unmarked."""
+    """A plan lets calls run live, which --replay-strict refuses; in mode off a marked test runs as if unmarked."""
     tests = """
 @spanreplay.boundary("tool", name="price", effect="read")
 def price():
@@ -250,7 +250,7 @@ class TestFixture:
 
 @pytest.mark.parametrize("alias", ["none", "replay"])
 def test_s5_mode_none_records_nothing(pytester: pytest.Pytester, provider: Provider, alias: str) -> None:
-    """vcrpy's `none`: what has no recording fails, and nothing is asked."""
+    """vcrpy's `none`: a test without a recording fails, and no request is made."""
     pytester.makepyfile(AGENT + TIMES)
     _run(pytester, f"--replay-mode={alias}").assert_outcomes(failed=1)
     assert provider.requests == []
@@ -258,7 +258,7 @@ def test_s5_mode_none_records_nothing(pytester: pytest.Pytester, provider: Provi
 
 @pytest.mark.parametrize("alias", ["all", "rewrite"])
 def test_s5_mode_all_records_again(pytester: pytest.Pytester, provider: Provider, alias: str) -> None:
-    """vcrpy's `all` and pytest-recording's `rewrite`: the provider is asked again, and the file is another one."""
+    """vcrpy's `all` and pytest-recording's `rewrite`: the provider is asked again, and the file is replaced."""
     pytester.makepyfile(AGENT + TIMES)
     contents = []
     for _ in range(2):
@@ -272,7 +272,7 @@ def test_s5_mode_all_records_again(pytester: pytest.Pytester, provider: Provider
 def test_s5_mode_once_records_only_what_is_missing(
     pytester: pytest.Pytester, provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`once`: a test without a recording gets one, one that has it replays, and new calls in it fail; never in CI."""
+    """`once`: a test without a recording is recorded; with one it replays, and new calls fail; never in CI."""
     pytester.makepyfile(AGENT + TIMES)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CI", "true")
@@ -292,7 +292,7 @@ def test_s5_mode_once_records_only_what_is_missing(
 def test_s9_s5_mode_new_records_what_does_not_fit(
     pytester: pytest.Pytester, provider: Provider, monkeypatch: pytest.MonkeyPatch, alias: str
 ) -> None:
-    """Hits replay, a miss records the whole test anew, once; a failing test is not recorded; never in CI."""
+    """Hits replay, a miss records the whole test again, once; a failing test is not recorded; never in CI."""
     fails = """
 @pytest.mark.replay
 def test_fails():
@@ -320,7 +320,7 @@ def test_fails():
 
 
 def test_s5_two_tests_have_two_recordings(pytester: pytest.Pytester, provider: Provider) -> None:
-    """Each test reads its own file; a mark, a module's `replay_config` and the command line may say the mode."""
+    """Each test reads its own file; a mark, a module's `replay_config` or the command line may set the mode."""
     tests = """
 @pytest.fixture
 def replay_config():
@@ -351,14 +351,14 @@ def test_third():
 
 
 def test_s5_unknown_mode_is_refused(pytester: pytest.Pytester) -> None:
-    """A word that is no mode is answered with those that are."""
+    """An unknown mode is answered with the valid ones."""
     result = _run(pytester, "--replay-mode=new_world")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*'new_world' is not one of replay, record, once, new, *"])
 
 
 def test_s5_network_is_blocked_where_asked(pytester: pytest.Pytester, provider: Provider) -> None:
-    """A test without a recording can be cut off too, by mark or for all, but for allowed hosts."""
+    """A test without a recording can be cut off too, by mark or for all, except for allowed hosts."""
     tests = f"""
 import socket
 pytestmark = pytest.mark.filterwarnings("error")
@@ -401,7 +401,7 @@ def test_plain():
 
 
 def test_u6_own_outcomes_of_a_test_stand(pytester: pytest.Pytester, provider: Provider) -> None:
-    """A failing assertion and a skip stay what they are, also when calls are missing then."""
+    """A failing assertion and a skip keep their outcome, even if calls are missing then."""
     tests = """
 @pytest.mark.replay
 def test_fails():
@@ -427,7 +427,7 @@ def test_skips():
 
 
 def test_u6_named_source_is_found_beside_the_test(pytester: pytest.Pytester, provider: Provider) -> None:
-    """A mark may name a file beside the test, and a run id of the directory."""
+    """A mark may name a file beside the test, or a run id of the directory."""
     pytester.makepyfile(AGENT + '\n@pytest.mark.replay("incident.replay")\ndef test_file():\n    ask()\n')
     _record(pytester, provider)
     assert (pytester.path / "incident.replay").is_file()
@@ -442,7 +442,7 @@ def test_u6_named_source_is_found_beside_the_test(pytester: pytest.Pytester, pro
 
 
 def test_u6_run_without_marks_loads_nothing(pytester: pytest.Pytester) -> None:
-    """In a run without marked tests the plug-in is one light module: no SDK, no seam, nothing patched."""
+    """Without marked tests the plug-in is one light module: no SDK, no seam, nothing patched."""
     pytester.makepyfile(
         """
 import sys, threading

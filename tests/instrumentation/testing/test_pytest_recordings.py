@@ -1,4 +1,4 @@
-"""Several recordings in one test, and how often each was played: what vcrpy calls multiple cassettes and play_count."""
+"""Several recordings in one test, with counts: vcrpy's multiple cassettes and play_count."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_by_mark(replay_session):
 def test_s5_one_test_plays_several_recordings_and_counts(
     pytester: pytest.Pytester, provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each block of a test plays its own recording, each call of it once, and says how many were played."""
+    """Each block of a test plays its own recording, each call once, and says how many were played."""
     pytester.makepyfile(TESTS)
     with monkeypatch.context() as patch:
         patch.setenv("RECORD", "1")

@@ -1,4 +1,4 @@
-"""The pytest plug-in's sandbox: what marked tests write, where their folders are, and what pytest itself writes."""
+"""The pytest plug-in's sandbox: writes of marked tests, their folders, and the files of pytest itself."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_shared_folder_is_there(shared):
 def test_u6_test_folders_have_one_name_and_the_world_stays(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Recorded and replayed in other tmp_paths and from another folder: identical; the tree is as it was before."""
+    """Recorded and replayed in other tmp_paths and from another folder, it is identical; the tree is unchanged."""
     pytester.makepyfile(test_agent=FOLDERS)
     pytester.makeini("[pytest]\n")
     monkeypatch.setenv("WORLD", "1")
@@ -144,7 +144,7 @@ CODE = AGENT + '\n@pytest.mark.replay\ndef test_agent():\n    ask("cheap flights
 
 
 def test_u6_changed_code_is_named_with_its_commit(pytester: pytest.Pytester) -> None:
-    """The failure says which line and which commit the divergence comes from."""
+    """The failure names the line and the commit that caused the divergence."""
     pytester.makepyfile(test_agent=CODE)
     commit(pytester.path, "agent")
     _record(pytester)
@@ -157,7 +157,7 @@ def test_u6_changed_code_is_named_with_its_commit(pytester: pytest.Pytester) -> 
 
 
 def test_u6_what_pytest_writes_is_kept(pytester: pytest.Pytester) -> None:
-    """Caches and reports of a replayed test lie in the world."""
+    """Caches and reports of a replayed test are really written."""
     pytester.makepyfile(test_agent=CODE)
     _record(pytester)
     shutil.rmtree(pytester.path / ".pytest_cache")

@@ -1,4 +1,4 @@
-"""Scopes and bodies as values: whole, with the names that redaction goes by."""
+"""Scopes and bodies as values: complete, with the names that redaction uses."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SCOPE = {
 
 
 def test_p4_a_scope_comes_back() -> None:
-    """What is recorded of a scope makes the same scope; its state is the lifespan's, a copy."""
+    """A recorded scope gives the same scope again; its state is a copy of the lifespan's."""
     state = {"pool": object()}
     built = build_scope(describe_scope({**SCOPE, "state": {}}), state)
     assert built == {**SCOPE, "state": state}
@@ -39,13 +39,13 @@ def test_p4_a_scope_comes_back() -> None:
 
 
 def test_p2_headers_stay_beside_their_names() -> None:
-    """A credential is a member of its header's name, so that redaction knows it."""
+    """A credential is a member with its header's name, so that redaction recognises it."""
     assert describe_headers([(b"Authorization", b"Bearer x")]) == [{"authorization": "Bearer x"}]
 
 
 @given(st.lists(st.binary(max_size=20) | st.text(max_size=20).map(str.encode), min_size=1, max_size=5))
 def test_p4_a_body_comes_back_in_its_parts(parts: list[bytes]) -> None:
-    """Text or not, and wherever a character was cut in two."""
+    """A body comes back in its parts, whether it is text or not, and wherever a character was cut in two."""
     body = Body()
     for part in parts:
         body.add(part)
@@ -53,7 +53,7 @@ def test_p4_a_body_comes_back_in_its_parts(parts: list[bytes]) -> None:
 
 
 def test_p2_a_body_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond it there are size and hash, which still tell one body from another."""
+    """Above the limit only size and hash are kept, which still distinguish bodies."""
     monkeypatch.setattr(config, "BODY_BYTES_MAX", 8)
     described = []
     for last in (b"5678x", b"5678y"):
@@ -88,7 +88,7 @@ PLAIN: Final = b'{"answer": 7}' * 20
 def test_r1_a_compressed_body_is_unpacked_or_only_its_hash_is_kept(
     content: bytes, encoding: str, found: dict[str, Any]
 ) -> None:
-    """Redaction sees all of what is kept."""
+    """Redaction sees everything that is kept."""
     body = Body()
     body.add(content)
     described = body.describe(encoding)
@@ -97,7 +97,7 @@ def test_r1_a_compressed_body_is_unpacked_or_only_its_hash_is_kept(
 
 
 def test_r1_the_beginning_of_a_compressed_body_is_unpacked() -> None:
-    """Of a stream that was cut what came is kept, as its text."""
+    """The received part of a truncated stream is kept, as its text."""
     packing = zlib.compressobj(wbits=31)
     body = Body()
     body.add(packing.compress(PLAIN) + packing.flush(zlib.Z_SYNC_FLUSH))

@@ -24,25 +24,25 @@ MESSAGES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("message", MESSAGES, ids=[f"{each['type']}-{n}" for n, each in enumerate(MESSAGES)])
 def test_p4_a_message_comes_back(message: dict[str, Any]) -> None:
-    """What is recorded of a message makes the same message."""
+    """A recorded message gives the same message again."""
     assert build_message(describe_message(message)[0]) == message
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])) | st.binary())
 def test_p4_the_content_of_a_frame_comes_back(content: str | bytes) -> None:
-    """Text or bytes, as it was sent."""
+    """The content comes back as text or bytes, as it was sent."""
     message = {"type": "websocket.receive", ("text" if isinstance(content, str) else "bytes"): content}
     assert build_message(describe_message(message)[0]) == message
 
 
 def test_p4_the_frame_that_a_server_leaves_empty_is_not_there() -> None:
-    """Some servers give both members, one of them None."""
+    """Some servers send both members, one of them None."""
     described, _ = describe_message({"type": "websocket.receive", "text": "hello", "bytes": None})
     assert build_message(described) == {"type": "websocket.receive", "text": "hello"}
 
 
 def test_p2_a_message_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Above it there are size and hash, which still tell one message from another."""
+    """Above the limit only size and hash are kept, which still distinguish messages."""
     monkeypatch.setattr(config, "BODY_BYTES_MAX", 8)
     described = [describe_message({"type": "websocket.send", "text": f"12345678{last}"}) for last in "xy"]
     assert [(found["bytes"], is_whole) for found, is_whole in described] == [(9, False), (9, False)]

@@ -1,4 +1,4 @@
-"""What came in names for whom a unit works: by a callback, by headers, by baggage, in this order."""
+"""The user of a unit: given by a callback, by headers, or by baggage, in this order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.in_process import MemoryProcessor, make_run
 
 
 def name_it(given: Mapping[str, Any]) -> object:
-    """A callback that says what it was given."""
+    """A callback that returns its input."""
     return given.get("answer")
 
 
@@ -32,7 +32,7 @@ def _settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_p6_the_first_header_that_is_there_names_the_user() -> None:
-    """Headers are asked for in the order of the setting, and go before baggage; names are in any case."""
+    """Headers are checked in the order of the setting, and before baggage; names are case-insensitive."""
     assert find_names() == ("baggage", "traceparent", "x-user", "x-other", "x-session")
     carried = {"baggage": "user.id=b,session.id=t"}
     assert _who({"x-other": "o", "X-USER": "u", "x-session": "s", **carried}) == ("u", "s")
@@ -56,7 +56,7 @@ def test_p6_the_first_header_that_is_there_names_the_user() -> None:
 def test_p6_a_callback_goes_before_headers(
     answer: object, found: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It gives a user, or user and session; what it does not know is taken from the headers."""
+    """A callback gives a user, or user and session; anything it doesn't give comes from the headers."""
     monkeypatch.setenv("SPANREPLAY_WHO", HERE)
     assert _who({"x-user": "h", "x-session": "s"}, answer=answer) == found
 
@@ -65,7 +65,7 @@ def test_p6_a_callback_goes_before_headers(
 def test_p6_a_callback_that_is_not_there_is_said_once(
     place: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A wrong setting changes nothing, and one warning says so."""
+    """A wrong setting changes nothing, and one warning reports it."""
     monkeypatch.setenv("SPANREPLAY_WHO", place)
     for _ in range(2):
         assert _who({"x-user": "h"}) == ("h", "")
@@ -75,7 +75,7 @@ def test_p6_a_callback_that_is_not_there_is_said_once(
 def test_p6_a_header_that_holds_a_credential_names_nobody(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A token is no user, whatever the setting says: it would be searchable."""
+    """A token is never used as a user, whatever the setting says: it would be searchable."""
     monkeypatch.setenv("SPANREPLAY_USER_HEADER", "authorization,x-user")
     assert _who({"authorization": "Bearer t", "x-user": "u"}) == ("u", "")
     assert "authorization holds a credential" in caplog.text

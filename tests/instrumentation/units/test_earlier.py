@@ -1,4 +1,4 @@
-"""A unit's recording together with earlier units: one after another on one clock, each in a root lane of its own."""
+"""A unit's recording together with earlier units: one after another on one clock, each in its own root lane."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROCESS: Final = "0" * 32
 
 
 def call(seq: int, lane: str = "unit", **fields: Any) -> CallRecord:
-    """A call that ended at the next value of the clock."""
+    """A call that ended at the next value of the Lamport clock."""
     made = CallRecord(
         run_id="", seq=seq, kind="tool", name="ask", lane=lane, index=0, key="", keyspec="tool/1", request="{}"
     )
@@ -25,20 +25,20 @@ def call(seq: int, lane: str = "unit", **fields: Any) -> CallRecord:
 
 
 def unit(before: int, *calls: CallRecord, process: str = PROCESS, **manifest: Any) -> Recording:
-    """The so-many-th unit of a process whose start ended at 5."""
+    """The n-th unit of a process whose start ended at 5."""
     env = {"unit": {"process": process, "start": 5, "calls": 0, "root": "main", "before": before}}
     root = RootRecord(f"{before + 1:032x}", env=env, manifest={"calls": len(calls), **manifest})
     return Recording(root, calls)
 
 
 def warm(judged: Recording, *earlier: Recording) -> WarmRecording:
-    """The judged unit with earlier ones, asked for in this order."""
+    """The judged unit with earlier ones, requested in this order."""
     found: Mapping[str, Recording] = {each.run_id: each for each in earlier}
     return with_earlier(judged, list(found), lambda run_id: found[run_id])
 
 
 def test_p4_earlier_units_come_one_after_another_on_one_clock() -> None:
-    """Clocks that overlapped are moved, lanes are renamed, and the judged calls keep their numbers."""
+    """Overlapping clocks are shifted, lanes are renamed, and the judged calls keep their numbers."""
     first = unit(
         0,
         call(7, "unit/t:f#1", reads='[["unit/t:f#1",[["time.time",0,1.5]]]]', parent=6, clocks=(8,)),
@@ -72,7 +72,7 @@ def test_p4_earlier_units_come_one_after_another_on_one_clock() -> None:
 
 
 def test_p4_an_incomplete_earlier_unit_does_not_make_the_judged_one_incomplete() -> None:
-    """It says its reason itself."""
+    """An earlier unit states its own reason."""
     broken = unit(0, call(7, outcome=Outcome.OPEN.value, end_seq=-1, response=""))
     made = warm(unit(1, call(8)), broken)
     assert made.completeness.is_complete
@@ -80,7 +80,7 @@ def test_p4_an_incomplete_earlier_unit_does_not_make_the_judged_one_incomplete()
 
 
 def test_p4_handovers_of_threads_follow_one_another() -> None:
-    """Who passed a place in the earlier unit is before who passed it in the judged one."""
+    """The order of the earlier unit at a place precedes that of the judged one."""
     first = unit(0, call(7), lock_order={"lanes": ["unit/x:a#1", "unit"], "places": {"stdout": [0, 2, 1, 1]}})
     judged = unit(1, call(8), lock_order={"lanes": ["unit"], "places": {"stdout": [0, 3], "lock": [0, 1]}})
     assert warm(judged, first).recording.root.manifest["handovers"] == {
@@ -90,7 +90,7 @@ def test_p4_handovers_of_threads_follow_one_another() -> None:
 
 
 def test_p4_the_workers_of_a_pool_are_those_of_all_units() -> None:
-    """Which of them ran a job of an earlier unit is known too: it may keep something in its thread."""
+    """The recorded workers of an earlier unit's jobs are kept too, since a job may leave state in its thread."""
     first = unit(0, call(7), workers={"numbers": {"unit/x:a#1": 1}, "counts": {"unit/x:a#1": 2}})
     judged = unit(1, call(8), workers={"numbers": {"unit/x:a#1": 2}})
     assert warm(judged, first).recording.root.manifest["workers"] == {
@@ -100,7 +100,7 @@ def test_p4_the_workers_of_a_pool_are_those_of_all_units() -> None:
 
 
 def test_p4_only_earlier_units_of_the_same_process_are_taken() -> None:
-    """A later unit, one of another process, the unit itself, and a run that is not here."""
+    """A later unit, one of another process, the unit itself, and a run that is not here are left out."""
     judged = unit(2, call(8))
     assert is_before(unit(1), judged)
     assert not is_before(unit(3), judged)
@@ -117,7 +117,7 @@ def test_p4_only_earlier_units_of_the_same_process_are_taken() -> None:
 
 
 def test_p4_of_too_many_bytes_the_latest_units_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oldest ones are left out."""
+    """Above the size limit the oldest units are left out."""
     monkeypatch.setattr(config, "WARM_UP_BYTES_MAX", 30)
     made = warm(unit(3, call(8)), *(unit(before, call(7)) for before in range(3)))
     assert [each.run_id for each in made.units] == [unit(before).run_id for before in (1, 2)]

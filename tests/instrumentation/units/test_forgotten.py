@@ -1,4 +1,4 @@
-"""A process that serves for months forgets the runs that have ended."""
+"""A process that serves for months drops the runs that have ended."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spanreplay.runtime.order.lock_order import RecordingLockOrder
 
 
 def test_p8_the_book_of_a_run_is_forgotten_with_it() -> None:
-    """Nobody but its run keeps it; a fork still frees the locks of those that are left."""
+    """Only its run keeps the book alive; a fork still frees the locks of the remaining ones."""
     kept, dropped = RecordingLockOrder(), RecordingLockOrder()
     kept.is_shared = True
     kept.note("stdout", "main")

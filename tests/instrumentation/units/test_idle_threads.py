@@ -1,4 +1,4 @@
-"""What threads keep for themselves is found, so that a fork that loses it is noticed."""
+"""State that threads keep for themselves is found, so that a fork that loses it is noticed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _freeze(*, is_frozen: bool) -> None:
 
 @pytest.fixture(params=["as they are", "frozen"])
 def local(request: pytest.FixtureRequest) -> Iterator[threading.local]:
-    """A local in which a thread that still runs keeps something."""
+    """A local in which a running thread keeps something."""
     found = threading.local()
     is_kept, is_over = threading.Event(), threading.Event()
 
@@ -41,7 +41,7 @@ def local(request: pytest.FixtureRequest) -> Iterator[threading.local]:
 
 
 def test_p4_what_a_thread_keeps_is_found_in_frozen_objects_too(local: threading.local) -> None:
-    """A program that forks takes its objects out of garbage collections before; they stay so."""
+    """A forking program may first freeze its objects against garbage collection; they stay frozen."""
     frozen = gc.get_freeze_count()
     assert [count for each, count in find_kept() if each is local] == [1]
     assert bool(gc.get_freeze_count()) == bool(frozen)

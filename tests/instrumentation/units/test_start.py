@@ -1,4 +1,4 @@
-"""A unit's recording with the start of its process: complete, or it says what is missing."""
+"""A unit's recording with the start of its process: complete, or it states what is missing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WHOLE: Final = {"process": PROCESS, "start": 5, "calls": 2, "root": "main"}
 
 
 def call(run_id: str, seq: int, lane: str, name: str = "ask", **fields: Any) -> CallRecord:
-    """A call that ended at the next value of the clock."""
+    """A call that ended at the next value of the Lamport clock."""
     made = CallRecord(
         run_id=run_id, seq=seq, kind="tool", name=name, lane=lane, index=0, key="", keyspec="tool/1", request="{}"
     )
@@ -37,12 +37,12 @@ def unit_of(clock: int, calls: int, root: str = "main") -> Recording:
 
 
 def process_of(*calls: CallRecord) -> Recording:
-    """A process that still runs."""
+    """A process that is still running."""
     return Recording(RootRecord(PROCESS), calls)
 
 
 def test_p4_the_workers_of_a_pool_are_those_of_the_start_too() -> None:
-    """A pool that the start has made has its workers, whichever jobs the unit gives to it."""
+    """A pool made during the start has its recorded workers, whichever jobs the unit submits to it."""
     started = {"numbers": {"main/x:a#1": 1}}
     process = process_of(call(PROCESS, 1, "main"), end_of_start(3, "main", workers=started))
     unit = unit_of(5, 2)
@@ -53,7 +53,7 @@ def test_p4_the_workers_of_a_pool_are_those_of_the_start_too() -> None:
 
 
 def test_p4_the_start_comes_before_the_unit() -> None:
-    """Its calls, its order and no more; the unit's calls keep their numbers."""
+    """The start's calls and order are added, and nothing else; the unit's calls keep their numbers."""
     process = process_of(
         call(PROCESS, 1, "main/t:load#1"),
         end_of_start(3, "main", timers={"main|t": [2, -1]}, steps=[2, 1, 1]),
@@ -70,7 +70,7 @@ def test_p4_the_start_comes_before_the_unit() -> None:
 
 
 def test_p4_a_call_under_way_at_the_end_of_the_start_is_no_part_of_it() -> None:
-    """No unit has its end, so that none can be asked for it; what it had read before counts."""
+    """No unit contains its end, so it can't be required; reads before it count."""
     reads = '[["main/t:poll#1",[["time.time",0,1.5]]]]'
     polling = call(PROCESS, 1, "main/t:poll#1", end_seq=8, reads=reads)
     started = with_start(unit_of(5, 2), lambda _: process_of(polling, end_of_start(3, "main")))
@@ -81,7 +81,7 @@ def test_p4_a_call_under_way_at_the_end_of_the_start_is_no_part_of_it() -> None:
 
 
 def test_p4_the_start_of_a_worker_is_that_of_a_process_by_itself() -> None:
-    """Of several workers only the unit's own has a part in it, in the lanes of a process that has no workers."""
+    """Of several workers only the unit's own is included, in the lanes of a process without workers."""
     first, second = "main/p:work#1", "main/p:work#2"
     process = process_of(
         call(PROCESS, 1, f"{first}/t:load#1"),
@@ -101,7 +101,7 @@ LOST: Final = {
 
 @pytest.mark.parametrize("case", LOST)
 def test_p4_a_start_that_is_not_here_makes_a_unit_incomplete(case: str) -> None:
-    """A replay without it says so, and is never identical."""
+    """A replay without the start says so, and is never identical."""
     found, said = LOST[case]
 
     def load(run_id: str) -> Recording:
@@ -115,7 +115,7 @@ def test_p4_a_start_that_is_not_here_makes_a_unit_incomplete(case: str) -> None:
 
 @pytest.mark.parametrize("stated", [None, 3, {}, {"process": 1}, {**WHOLE, "start": "x"}, {**WHOLE, "process": "../x"}])
 def test_p4_an_environment_of_a_stranger_is_no_unit(stated: Any) -> None:
-    """What can't be read is not followed."""
+    """An unreadable environment is ignored."""
     assert find_unit({"unit": stated}) is None
     alone = Recording(RootRecord(UNIT, env={"unit": stated}), ())
     assert with_start(alone, lambda _: pytest.fail("nothing is loaded")).recording is alone

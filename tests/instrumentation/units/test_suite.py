@@ -1,4 +1,4 @@
-"""Forks of a suite: what each may do to the process that waits for it."""
+"""Forks of a suite: limits on their effect on the process that waits for them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ print(json.dumps(reports))
 
 
 def test_p5_a_fork_that_tells_without_end_is_ended() -> None:
-    """The process that waits keeps no more than a verdict may have, and goes on with the others."""
+    """The waiting process keeps at most the size of a verdict, and continues with the other forks."""
     found = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, timeout=600)
     reports = {report["unit"]: report for report in json.loads(found.stdout)}
     assert reports["short"]["verdict"] == "{}"

@@ -1,4 +1,4 @@
-"""What every row of the table of units promises."""
+"""Promises of every row of the units table."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ SERVER_IN_MEMORY: Final = {
     "LANGGRAPH_RUNTIME_EDITION": "inmem",
     "LANGSMITH_LANGGRAPH_API_VARIANT": "local_dev",
 }
-"""What `langgraph dev` sets before it loads its server."""
+"""Variables that `langgraph dev` sets before it loads its server."""
 
 
 @pytest.mark.parametrize("row", UNITS, ids=lambda row: row.name)
 def test_p2_a_row_fits_its_library_and_gives_it_back(row: Seam, tmp_path: Path) -> None:
-    """Every trigger is a module of the library; each target is changed, and afterwards what it was."""
+    """Every trigger is a module of the library; each target is changed, and restored afterwards."""
     if row.distribution == "python" or has_distribution(CURRENT, row.distribution):
         check(row)
         return
@@ -40,7 +40,7 @@ def test_p2_a_row_fits_its_library_and_gives_it_back(row: Seam, tmp_path: Path) 
 
 
 def test_p2_rows_have_names_of_their_own() -> None:
-    """A name stands for one server or worker."""
+    """Each name stands for one server or worker."""
     names = [row.name for row in UNITS]
     assert len(names) == len(set(names))
 
@@ -62,5 +62,5 @@ def test_p2_rows_have_names_of_their_own() -> None:
     ],
 )
 def test_p7_a_server_is_known_by_its_command(command: str, is_server: bool) -> None:
-    """What else a command names does not count."""
+    """Other words of a command don't count."""
     assert starts_server(command.split()) is is_server

@@ -1,4 +1,4 @@
-"""Keys and values of several sequences, packed as our operations take them and in the cache of an engine."""
+"""Keys and values of several sequences, packed for our operations and in an engine's cache."""
 
 from __future__ import annotations
 

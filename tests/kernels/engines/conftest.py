@@ -1,4 +1,4 @@
-"""Stand-ins for vLLM and SGLang within this process, and the plug-ins' own state put back behind a test."""
+"""Stand-ins for vLLM and SGLang in this process; the plug-ins' own state is restored after each test."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _forget() -> None:
 
 @pytest.fixture
 def plugin_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder of attestations; nothing has run, and nothing of an engine is imported."""
+    """The folder of attestations, in a state in which nothing has run and nothing of an engine is imported."""
     from spanreplay_kernels.engines import attestation, vllm
     from spanreplay_kernels.switch.registry import SWITCH
 
@@ -38,13 +38,13 @@ def plugin_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pa
 
 @pytest.fixture
 def fake_vllm(tmp_path: Path, plugin_state: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """`import vllm` finds the stand-in."""
+    """Make `import vllm` find the stand-in."""
     monkeypatch.syspath_prepend(str(write_vllm(tmp_path / "vllm-stub")))
     return plugin_state
 
 
 @pytest.fixture
 def fake_sglang(tmp_path: Path, plugin_state: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """`import sglang` finds the stand-in."""
+    """Make `import sglang` find the stand-in."""
     monkeypatch.syspath_prepend(str(write_sglang(tmp_path / "sglang-stub")))
     return plugin_state

@@ -1,7 +1,7 @@
 """Packages that stand in for vLLM and SGLang, which need a GPU: the registries of each, with the true signatures.
 
-What is written here is the least that a plug-in meets: who calls it and how, what it replaces, what it subclasses. That
-the names and signatures are the engines' own is what `releases.json` says, from which the signatures are taken.
+They contain only what a plug-in meets: its callers, the functions that it replaces, the classes that it
+subclasses. The signatures come from `releases.json`, which shows that the names are the engines' own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final
 RELEASES: Final[dict[str, dict[str, Any]]] = json.loads(
     (Path(__file__).parent / "releases.json").read_text(encoding="utf-8")
 )
-"""Engine → release → what `tools/engines.py` has read."""
+"""Engine → release → facts read by `tools/engines.py`."""
 NEWEST: Final = {engine: list(releases)[-1] for engine, releases in RELEASES.items()}
 
 
@@ -121,17 +121,17 @@ _VLLM: Final[dict[str, str]] = {
             return [TritonExperts] if backend == "TRITON" else [int]
     """,
 }
-"""Module → source, of what has no signature of the engine's in it."""
+"""Module → source, for modules without a signature of the engine's."""
 _IMPORTED: Final = (
     ("linear", "linear_batch_invariant"),
     ("vocab_parallel_embedding", "linear_batch_invariant"),
     ("layernorm", "rms_norm_batch_invariant"),
 )
-"""Layers that have imported a function of the engine's own."""
+"""Layers that import a function of the engine by name."""
 
 
 def write_vllm(root: Path, release: str = "") -> Path:
-    """A package `vllm` in a folder to be put on the path."""
+    """Write a package `vllm` into a folder to be put on the path."""
     home = "vllm.model_executor.determinism.batch_invariant"
     init = signature("vllm", f"{_TRITON}:TritonAttentionImpl.__init__").replace("AttentionType.DECODER", "'decoder'")
     _distribution(root, "vllm", release or NEWEST["vllm"])
@@ -284,11 +284,11 @@ _SGLANG: Final[dict[str, str]] = {
             return [each.__name__ for each in app.middleware]
     """,
 }
-"""Module → source; words in capitals stand for what a release says, and for what a test asks for."""
+"""Module → source; words in capitals are replaced by facts of a release, or by a test's settings."""
 
 
 def write_sglang(root: Path, release: str = "", *, loses_hooks: bool = False) -> Path:
-    """A package `sglang` in a folder to be put on the path; loses_hooks: hooks are logged as failed and left out."""
+    """Write a package `sglang` into a folder to be put on the path; loses_hooks: hooks are logged as failed."""
     home = "sglang.srt.batch_invariant_ops.batch_invariant_ops"
     said = {
         "REGISTER": signature("sglang", f"{_HOOKS}:HookRegistry.register"),

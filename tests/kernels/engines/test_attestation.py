@@ -1,4 +1,4 @@
-"""What a process of an engine states, and the header that a server makes of it: none unless all is in order."""
+"""Statements of an engine's processes, and the header that a server makes of them: none unless all is in order."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _stated(**changed: Any) -> Attestation:
 
 
 def _answer() -> list[tuple[bytes, bytes]]:
-    """The headers of a response of an application under the middleware."""
+    """The headers of an application's response, with the middleware."""
     sent: list[MutableMapping[str, Any]] = []
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
@@ -52,7 +52,7 @@ def _answer() -> list[tuple[bytes, bytes]]:
 
 
 def test_s13_a_response_has_the_line_that_its_processes_state(plugin_state: Path) -> None:
-    """The header is there when every process of two has stated the same line, and not before."""
+    """The header is sent once both of two processes have stated the same line, and not before."""
     assert _answer() == [(b"content-type", b"text/plain")]
     write(_stated(processes=2))
     assert _answer() == [(b"content-type", b"text/plain")]
@@ -108,7 +108,7 @@ UNPROVEN: dict[str, Callable[[], None]] = {
 
 @pytest.mark.parametrize("case", UNPROVEN)
 def test_s13_no_line_where_something_is_not_in_order(case: str, plugin_state: Path) -> None:
-    """Whatever is wrong with the statements, the response goes out, without the header."""
+    """Whatever is wrong with the statements, the response is sent, without the header."""
     write(_stated())
     assert read_line() == "kernels=1; plan=2"
     UNPROVEN[case]()
@@ -117,7 +117,7 @@ def test_s13_no_line_where_something_is_not_in_order(case: str, plugin_state: Pa
 
 
 def test_k12_a_folder_of_somebody_else_is_not_written_to(plugin_state: Path) -> None:
-    """A folder that others may write to could hold their statement, so that the process does not start."""
+    """A folder that others may write to could hold forged statements, so the process does not start."""
     plugin_state.mkdir(mode=0o700)
     plugin_state.chmod(0o777)
     with pytest.raises(PermissionError, match="writable to others"):
@@ -125,7 +125,7 @@ def test_k12_a_folder_of_somebody_else_is_not_written_to(plugin_state: Path) -> 
 
 
 def test_k12_a_process_that_ends_takes_its_statement_along(tmp_path: Path, python: str) -> None:
-    """Neither file nor folder is left behind; the file is its user's alone."""
+    """Neither file nor folder is left behind, and only the user can read the file."""
     code = (
         "import os, stat, pathlib\n"
         "from spanreplay_kernels.engines import attestation as a\n"
@@ -148,7 +148,7 @@ def test_k12_a_process_that_ends_takes_its_statement_along(tmp_path: Path, pytho
 def test_s13_a_pod_is_ready_once_its_processes_have_stated_a_line(
     plugin_state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A real server under the middleware, asked by the probe that a pod has: no statement, no header, no readiness."""
+    """A real server with the middleware, asked by a pod's probe: no statement, no header, no readiness."""
     uvicorn = pytest.importorskip("uvicorn")
     fastapi = pytest.importorskip("fastapi")
     app = fastapi.FastAPI()
@@ -161,7 +161,7 @@ def test_s13_a_pod_is_ready_once_its_processes_have_stated_a_line(
     listener = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off", ws="none"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-    thread.start()  # the socket listens already: a request waits until the server takes it
+    thread.start()  # the socket listens already: a request waits until the server accepts it
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     try:
         assert probe.main(["ready", f"--url={url}", "--model=m", "--header"]) == 1
@@ -176,13 +176,13 @@ def test_s13_a_pod_is_ready_once_its_processes_have_stated_a_line(
 
 
 def test_k12_the_first_process_names_the_folder(plugin_state: Path) -> None:
-    """A process that another one started keeps the name that it was given."""
+    """A process that was started by another one keeps the folder name that it was given."""
     attestation.announce()
     assert os.environ[attestation.FOLDER] == str(plugin_state)
 
 
 def test_k12_a_setting_that_is_no_json_is_refused() -> None:
-    """The text of an object may hold an address, so that equal processes would state different lines."""
+    """The text of an object may contain an address, so that equal processes would state different lines."""
     from spanreplay_kernels.engines._statement import _Stated
     from spanreplay_kernels.errors import UnsupportedInput
 

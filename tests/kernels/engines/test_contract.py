@@ -1,7 +1,7 @@
-"""What the plug-ins rely on is in the newest releases of each engine: names, signatures, callers, by their sources.
+"""Names, signatures and callers that the plug-ins rely on exist in each engine's newest releases, by their sources.
 
-`releases.json` was read from the wheels by `tools/engines.py`, and `make matrix` reads it anew: a wheel of vLLM has
-336 MB, too much for each run.
+`releases.json` was read from the wheels by `tools/engines.py`, and `make matrix` reads it again: a wheel of vLLM is
+336 MB, too large for each run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COVERED = [
 MISSING = {
     ("vllm", "0.31.0"): "vllm.model_executor.determinism.batch_invariant:softmax",
 }
-"""Releases among the newest three that a plug-in refuses, and what is not there."""
+"""Releases among the newest three that a plug-in refuses, and the missing name."""
 
 
 def _facts(engine: str, release: str) -> dict[str, Any]:
@@ -37,13 +37,13 @@ def _facts(engine: str, release: str) -> dict[str, Any]:
 
 
 def _parameters(text: str) -> inspect.Signature:
-    """A signature of the file, with the text of each default."""
+    """A signature from the file, with the text of each default."""
     function: Callable[..., Any] = eval(f"lambda {text}: None")  # noqa: S307 -- of our own file
     return inspect.signature(function)
 
 
 def _accepts(ours: Callable[..., Any], theirs: str, *, is_method: bool = False) -> None:
-    """Every call that fits theirs fits ours, by position and by name, with the same defaults."""
+    """Assert that every call that fits theirs fits ours, by position and by name, with the same defaults."""
     wanted = list(_parameters(theirs).parameters.values())
     found = list(inspect.signature(ours).parameters.values())
     if is_method:
@@ -58,7 +58,7 @@ def _accepts(ours: Callable[..., Any], theirs: str, *, is_method: bool = False) 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_k12_the_newest_three_releases_were_read(engine: str) -> None:
-    """Three releases are in the file; a plug-in takes those that have all it needs, and none that is newer."""
+    """The file has three releases; a plug-in accepts those that have all it needs, and no newer one."""
     assert len(RELEASES[engine]) == 3
     newest = tuple(map(int, NEWEST[engine].split(".")))
     assert newest[: len(ENGINES[engine].RELEASES[1])] == ENGINES[engine].RELEASES[1]
@@ -71,12 +71,12 @@ def test_k12_the_newest_three_releases_were_read(engine: str) -> None:
 OPTIONAL = {
     "vllm.config.parallel:ParallelConfig.enable_hc_sp", "vllm.config.compilation:PassConfig.enable_sp",
 }  # fmt: skip
-"""Settings that some releases do not have: the rule then reads that they are off."""
+"""Settings that some releases do not have: the rule then treats them as off."""
 
 
 @pytest.mark.parametrize(("engine", "release"), COVERED)
 def test_k12_every_name_and_caller_is_there(engine: str, release: str) -> None:
-    """Each name exists, each function is called where the plug-in expects it, and in the way that it answers."""
+    """Each name exists, and each function is called where and as the plug-in expects."""
     facts = _facts(engine, release)
     assert [place for place, found in facts["signatures"].items() if found is None] == []
     assert [place for place, found in facts["names"].items() if not found and place not in OPTIONAL] == []
@@ -85,14 +85,14 @@ def test_k12_every_name_and_caller_is_there(engine: str, release: str) -> None:
 
 @pytest.mark.parametrize(("engine", "release"), COVERED)
 def test_k12_replacements_take_what_the_stock_functions_take(engine: str, release: str) -> None:
-    """Parameters by position and by name, and their defaults, are those of the function that is replaced."""
+    """Parameters by position and by name, and their defaults, match the function that is replaced."""
     for name in NAMES[engine]:
         place = f"{ENGINES[engine].OPERATIONS}:{name}"
         _accepts(REPLACEMENTS[name], _facts(engine, release)["signatures"][place])
 
 
 def test_k12_who_imports_a_replaced_function_by_name_is_known() -> None:
-    """The modules that hold a stock function under their own name, whom the stand-in packages repeat."""
+    """The modules that import a stock function by name are known, and the stand-in packages do the same."""
     assert _facts("vllm", NEWEST["vllm"])["importers"] == {
         "linear_batch_invariant": [
             "vllm.model_executor.layers.linear", "vllm.model_executor.layers.vocab_parallel_embedding",
@@ -112,7 +112,7 @@ CONFIGS = {
 
 
 def test_k12_rules_read_settings_that_exist() -> None:
-    """Each path of the tables of refusals was looked up in the releases; a misspelt one would refuse nothing."""
+    """Each path in the tables of refusals exists in the releases; a misspelt one would refuse nothing."""
     names = _facts("vllm", NEWEST["vllm"])["names"]
     for rule in vllm.RULES:
         *owners, name = rule.path.split(".")
@@ -125,7 +125,7 @@ def test_k12_rules_read_settings_that_exist() -> None:
 
 @pytest.mark.parametrize(("engine", "release"), COVERED)
 def test_k12_subclasses_answer_the_engines_calls(engine: str, release: str, fake_vllm: Any, fake_sglang: Any) -> None:
-    """Each method that a class of ours puts in the place of the engine's has its parameters."""
+    """Each method of our classes that overrides an engine's has its parameters."""
     signatures = _facts(engine, release)["signatures"]
     if engine == "sglang":
         from spanreplay_kernels.engines import _sglang_attention as attention
@@ -153,13 +153,13 @@ def test_k12_subclasses_answer_the_engines_calls(engine: str, release: str, fake
 
 @pytest.mark.parametrize("release", RELEASES["sglang"])
 def test_k12_sglang_wraps_hooks_as_the_check_expects(release: str) -> None:
-    """A hook is called by a function that encloses it: with all arguments, after the result, or with the original."""
+    """A hook is called by an enclosing function: with all arguments, after the result, or with the original."""
     found = _facts("sglang", release)["calls"]["sglang.srt.plugins.hook_registry:_wrap_fn → hook"]
     assert found == ["*args, **kwargs", "original_fn, *args, **kwargs", "result, *args, **kwargs"]
 
 
 def test_k12_the_tool_sees_what_a_release_changes(tmp_path: Path) -> None:
-    """Of a package's sources the tool reads parameters, importers and calls; of what was renamed it finds nothing."""
+    """In a package's sources the tool finds parameters, importers and calls; of renamed things it finds nothing."""
     path = Path(__file__).parents[3] / "tools" / "engines.py"
     spec = importlib.util.spec_from_file_location("tools_engines", path)
     assert spec is not None

@@ -1,4 +1,4 @@
-"""Draws under continuous batching: by a request's own values, its logits and the place in its sequence alone."""
+"""Draws under continuous batching depend only on a request's own values, its logits and its position."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def manager_of(model: PreTrainedModel, *, do_sample: bool = False, **batching: A
     config = GenerationConfig(max_new_tokens=NEW_TOKENS, do_sample=do_sample, eos_token_id=-1, pad_token_id=0)
     options = {"num_blocks": 64, "max_batch_tokens": 64, **batching}
     if "auto_switch_to_flash" in inspect.signature(ContinuousBatchingConfig).parameters:
-        options["auto_switch_to_flash"] = False  # of transformers 5.18 and later; before, nothing switches
+        options["auto_switch_to_flash"] = False  # in transformers 5.18 and later; before, nothing switches
     return model.init_continuous_batching(
         generation_config=config, continuous_batching_config=ContinuousBatchingConfig(**options)
     )
 
 
 def answers(model: PreTrainedModel, requests: list[Request]) -> list[Any]:
-    """What each request got, of one server's work over all of them."""
+    """The results of one server for all these requests."""
     manager = seeded(manager_of(model))
     manager.start()
     try:
@@ -65,7 +65,7 @@ def prompt_of(source: random.Random, tokens: int) -> list[int]:
 
 
 def test_k12_a_draw_is_the_same_among_whoever_else(model: PreTrainedModel) -> None:
-    """One prompt at one seed, many times among others of other lengths, seeds and temperatures: one text of it."""
+    """One prompt with one seed gives one text, among others of any lengths, seeds and temperatures."""
     source = random.Random(0)
     prompt, draw = prompt_of(source, 20), Draw(0.9, 0.95, 7)
     (alone,) = texts(model, [(prompt, draw)])
@@ -82,7 +82,7 @@ def test_k12_a_draw_is_the_same_among_whoever_else(model: PreTrainedModel) -> No
 
 
 def test_k12_a_draw_is_of_its_sequence_place_and_seed(model: PreTrainedModel) -> None:
-    """What a server drew in batches is what `sample` draws of the model's logits, one token at a time."""
+    """A server draws in batches the same tokens as `sample` from the model's logits, one at a time."""
     prompt, draw = prompt_of(random.Random(1), 30), Draw(1.0, 0.9, -5)
     (found,) = texts(model, [(prompt, draw)])
     tokens = list(prompt)
@@ -95,7 +95,7 @@ def test_k12_a_draw_is_of_its_sequence_place_and_seed(model: PreTrainedModel) ->
 
 
 def generated(model: PreTrainedModel, requests: list[Request]) -> list[tuple[int, ...]]:
-    """What `generate` gives for the same requests in one batch."""
+    """The result of `generate` for the same requests in one batch."""
     width = max(len(tokens) for tokens, _ in requests)
     ids = torch.tensor([[0] * (width - len(tokens)) + tokens for tokens, _ in requests])
     mask = torch.tensor([[0] * (width - len(tokens)) + [1] * len(tokens) for tokens, _ in requests])
@@ -112,7 +112,7 @@ def generated(model: PreTrainedModel, requests: list[Request]) -> list[tuple[int
 
 
 def test_k12_generate_draws_what_a_server_draws(model: PreTrainedModel) -> None:
-    """A request in a padded batch of `generate`, alone there, and among others in continuous batching: one text."""
+    """A request has one text: in a padded batch of `generate`, alone there, and among others in continuous batching."""
     source = random.Random(4)
     requests: list[Request] = [
         (prompt_of(source, length), Draw(temperature, top_p, length))
@@ -134,20 +134,20 @@ def test_k12_generate_draws_what_a_server_draws(model: PreTrainedModel) -> None:
     ids=["rows", "padding", "value"],
 )
 def test_k12_draws_that_do_not_fit_a_batch_are_refused(draws: list[Draw], mask: list[list[int]], problem: str) -> None:
-    """Before anything is generated."""
+    """Draws that don't fit are refused before anything is generated."""
     with pytest.raises(UnsupportedInput, match=problem):
         SeededDraws(draws, torch.tensor(mask))
 
 
 def test_k12_draws_of_another_batch_are_refused() -> None:
-    """Beams and a second batch have other rows."""
+    """Beams and a second batch have another number of rows."""
     processor = SeededDraws([Draw(1.0)], torch.tensor([[1, 1]]))
     with pytest.raises(UnsupportedInput, match="2 rows of scores for 1 draws"):
         processor(torch.zeros(2, 2, dtype=torch.int64), torch.zeros(2, 8))
 
 
 def test_k12_seeds_give_other_draws_and_greedy_has_none(model: PreTrainedModel) -> None:
-    """Ten seeds, many texts; a request that names nothing is greedy whatever its seed, and beside those that draw."""
+    """Ten seeds give many texts; without a temperature a request is greedy, whatever its seed and neighbours."""
     prompt = prompt_of(random.Random(2), 10)
     drawn = texts(model, [(prompt, Draw(1.0, 1.0, seed)) for seed in range(10)])
     assert len(set(drawn)) > 5
@@ -167,7 +167,7 @@ def test_k12_seeds_give_other_draws_and_greedy_has_none(model: PreTrainedModel) 
     ids=["negative", "nan", "top_p", "seed", "type"],
 )
 def test_k12_a_value_out_of_range_fails_its_request_alone(draw: Draw, problem: str) -> None:
-    """By name, with what to pass; who is served beside it has an answer."""
+    """The error gives the name and a valid value; a request beside it is answered."""
     model, prompt = tiny_model(KINDS[0]), [5, 6, 7]
     with enable(model):
         bad, good = answers(model, [(prompt, draw), (prompt, Draw(1.0, 1.0, 3))])
@@ -186,14 +186,14 @@ def test_k12_a_value_out_of_range_fails_its_request_alone(draw: Draw, problem: s
     ids=["do_sample", "logprobs", "asynchronous"],
 )
 def test_k12_a_manager_that_cannot_be_seeded_is_refused(options: dict[str, Any], problem: str) -> None:
-    """Before it serves anything, with what stands in the way."""
+    """Such a manager is refused before it serves anything, with the reason."""
     model = tiny_model(KINDS[0])
     with enable(model), pytest.raises(UnsupportedInput, match=problem):
         seeded(manager_of(model, **options))
 
 
 def test_k12_a_running_manager_is_refused() -> None:
-    """Its first requests would have been greedy."""
+    """The first requests of a running manager would have been greedy."""
     model = tiny_model(KINDS[0])
     with enable(model):
         manager = manager_of(model)

@@ -1,4 +1,4 @@
-"""Our experts in transformers' registry: Qwen3Moe computes what it did, and a token's bits are its own."""
+"""Our experts in transformers' registry: Qwen3Moe computes the same, and a token's bits don't depend on its batch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAME = "spanreplay-test"
 
 @pytest.fixture
 def block() -> Iterator[Any]:
-    """A mixture of eight experts, three of them a token, whose implementation can be chosen."""
+    """A mixture of eight experts, three per token, whose implementation can be chosen."""
     ALL_EXPERTS_FUNCTIONS.register(NAME, experts_forward)
     config = transformers.Qwen3MoeConfig(
         hidden_size=48, moe_intermediate_size=20, num_experts=8, num_experts_per_tok=3, norm_topk_prob=True
@@ -48,13 +48,13 @@ def forward(block: Any, x: torch.Tensor, implementation: str = NAME) -> torch.Te
 
 @pytest.mark.parametrize("other", ["eager", "grouped_mm", "batched_mm"])
 def test_k12_experts_compute_what_transformers_does(block: Any, other: str) -> None:
-    """In fp32 all implementations agree but for the order of additions."""
+    """In fp32 all implementations agree except for the order of additions."""
     x = normal(33, 48, dtype=torch.float32)
     torch.testing.assert_close(forward(block, x), forward(block, x, other), rtol=1e-5, atol=1e-5)
 
 
 def test_k12_experts_give_a_token_its_bits_in_every_batch(block: Any) -> None:
-    """With one routing, as of a batch's; cut and turned round."""
+    """With fixed routing, a token has the same bits in parts of a batch and in reverse order."""
     x, ids = normal(40, 48, dtype=torch.float32), torch.stack([torch.arange(40) % 8, (torch.arange(40) + 3) % 8], 1)
     some = normal(40, 2, dtype=torch.float32, seed=1).abs()
     with torch.inference_mode():
@@ -65,7 +65,7 @@ def test_k12_experts_give_a_token_its_bits_in_every_batch(block: Any) -> None:
 
 
 def test_k12_stock_experts_are_caught_by_the_same_check() -> None:
-    """Negative control: with experts of a usual size, transformers' own do not pass."""
+    """Negative control: with experts of usual size, transformers' own implementation does not pass."""
     config = transformers.Qwen3MoeConfig(hidden_size=1024, moe_intermediate_size=512, num_experts=2)
     made = qwen.Qwen3MoeExperts(config)
     config._experts_implementation = "grouped_mm"
@@ -78,7 +78,7 @@ def test_k12_stock_experts_are_caught_by_the_same_check() -> None:
 
 
 def test_k12_qwen3_moe_gives_a_request_its_logits_in_every_batch(block: Any) -> None:
-    """A whole model within invariant(): each request alone and among eight, bit for bit; stock, as a control, not."""
+    """Within invariant() each request of a model has the same bits alone and among eight; stock, a control, has not."""
     config = transformers.Qwen3MoeConfig(
         vocab_size=97, hidden_size=256, moe_intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, head_dim=32, num_experts=8, num_experts_per_tok=2,
@@ -112,13 +112,13 @@ def test_k12_qwen3_moe_gives_a_request_its_logits_in_every_batch(block: Any) -> 
     ],
 )
 def test_k12_experts_of_another_kind_are_refused(block: Any, name: str, value: object, reason: str) -> None:
-    """Loudly, and by name: no other order is made up."""
+    """Other kinds are refused loudly and by name, since no other order is defined."""
     setattr(block.experts, name, value)
     with pytest.raises(UnsupportedInput, match=f"experts of Qwen3MoeExperts: .*{reason}"):
         forward(block, normal(2, 48, dtype=torch.float32))
 
 
 def test_k12_gradients_are_refused(block: Any) -> None:
-    """Forward only, and said so."""
+    """The kernels are forward-only, and the error says so."""
     with pytest.raises(UnsupportedInput, match=r"gradient is required.*inference_mode"):
         block(normal(2, 48, dtype=torch.float32)[None])

@@ -1,4 +1,4 @@
-"""transformers' layers in fp8: a request has its bits in every batch, and what has no kernel is refused."""
+"""transformers' layers in fp8: a request has the same bits in every batch, and anything without a kernel is refused."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BLOCKS = (128, 128)
 
 
 def pack(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """A weight (N, K), or one of each expert, in fp8 and its scales, as a checkpoint holds them."""
+    """A weight (N, K), or one per expert, in fp8 with its scales, as in a checkpoint."""
     if weight.dim() == 3:
         packed = [pack(each) for each in weight]
         return torch.stack([q for q, _ in packed]), torch.stack([scale for _, scale in packed])
@@ -57,7 +57,7 @@ def models(kind: str) -> tuple[Any, Any]:
             scale = name.replace(".weight", ".weight_scale_inv") if ".weight" in name else f"{name}_scale_inv"
             state[name], state[scale] = pack(state[name])
     model.load_state_dict(state, assign=True)
-    for module in model.modules():  # what no checkpoint holds
+    for module in model.modules():  # buffers that no checkpoint holds
         for name, buffer in wide.get_submodule("model.rotary_emb").named_buffers():
             if type(module).__name__.endswith("RotaryEmbedding"):
                 module.register_buffer(name, buffer.clone(), persistent=False)
@@ -77,7 +77,7 @@ def crowd_answers(model: Any) -> set[Answer]:
 
 @kinds
 def test_k11_fp8_continuous_batching_gives_one_answer(kind: str) -> None:
-    """Tokens and probabilities are the same bits alone and among others; every product of a layer is ours."""
+    """Tokens and probabilities have the same bits alone and among others; every product of a layer is ours."""
     model, _ = models(kind)
     with enable(model) as report:
         assert report is not None
@@ -89,7 +89,7 @@ def test_k11_fp8_continuous_batching_gives_one_answer(kind: str) -> None:
 
 @kinds
 def test_k11_fp8_layers_compute_what_they_were_quantised_from(kind: str) -> None:
-    """Near to the model in fp32, as near as three bits of a mantissa are."""
+    """The result is close to the model in fp32, within the precision of a three-bit mantissa."""
     model, wide = models(kind)
     ids = torch.arange(2, 26)[None]
     with enable(model), torch.inference_mode():
@@ -101,7 +101,7 @@ def test_k11_fp8_layers_compute_what_they_were_quantised_from(kind: str) -> None
 
 @kinds
 def test_k10_fp8_products_are_transformers_own_behind_it(kind: str) -> None:
-    """The module's function is put back, by identity, after an exception too; transformers' own needs a hub."""
+    """The module's function is restored by identity, after an exception too; transformers' own needs a hub."""
     model, _ = models(kind)
     before = finegrained_fp8.fp8_linear
     with enable(model, probe=False):
@@ -114,14 +114,14 @@ def test_k10_fp8_products_are_transformers_own_behind_it(kind: str) -> None:
 
 
 def test_k12_fp8_layers_have_plans_of_their_own() -> None:
-    """What the fingerprint hashes names fp8, so that a model dequantised has another line."""
+    """The fingerprint hashes plans that name fp8, so that a dequantised model has another line."""
     model, wide = models("dense")
     of_model, of_wide = ({plan.dtype for plan in plans_of(each)} for each in (model, wide))
     assert of_model - of_wide == {FP8}
 
 
 def test_fp8_weight_of_blocks_has_tokens_scaled_by_blocks() -> None:
-    """A token with one large group keeps what is small in the other, which one scale for both would round to zero."""
+    """A token with one large group keeps small values in the other, which one common scale would round to zero."""
     x, w = normal(3, 256, dtype=torch.float32), normal(32, 256, dtype=torch.float32, seed=1)
     x[:, 128:] *= 1e5
     w[:, 128:] = 0.0
@@ -132,7 +132,7 @@ def test_fp8_weight_of_blocks_has_tokens_scaled_by_blocks() -> None:
 
 
 def test_fp8_static_scale_of_a_model_is_taken() -> None:
-    """One scale that the model brings says nothing of a batch; values above its range are cut to the largest."""
+    """A scale from the model does not depend on the batch; values above its range are cut to the largest."""
     x, w = normal(5, 256, dtype=torch.bfloat16), normal(32, 256, dtype=torch.bfloat16, seed=1)
     q, scale = quantize_weight(w.t())
     out = fp8_linear(x, q.t(), scale.amax(), None, None, torch.tensor(0.002))

@@ -1,4 +1,4 @@
-"""SGLang's plug-in: called through its entry point by a stand-in for SGLang, which needs a GPU; computed on the CPU."""
+"""SGLang's plug-in, called through its entry point by a stand-in for SGLang, which needs a GPU; computed on the CPU."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _start(
     tmp_path: Path, python: str, environ: dict[str, str], release: str = "", *, arguments: dict[str, Any] = GOOD,
     loses_hooks: bool = False,
 ) -> subprocess.CompletedProcess[str]:  # fmt: skip
-    """A process of SGLang that loads its plug-ins; it finds ours by the entry point of the installed distribution."""
+    """Start a process of SGLang that loads its plug-ins; it finds ours by the installed entry point."""
     stub = write_sglang(tmp_path / "stub", release, loses_hooks=loses_hooks)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("SGLANG_")}
     return subprocess.run(
@@ -77,7 +77,7 @@ ASKED = {"SGLANG_PLUGINS": "other,spanreplay"}
 
 
 def test_k12_sglang_finds_the_plug_in_and_computes_with_it(tmp_path: Path, python: str) -> None:
-    """The functions are ours, our attention stands in every list, the server has the middleware, arguments pass."""
+    """The functions are ours, our attention is in every list, the server has the middleware, arguments pass."""
     done = _start(tmp_path, python, ASKED)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {
@@ -91,7 +91,7 @@ def test_k12_sglang_finds_the_plug_in_and_computes_with_it(tmp_path: Path, pytho
 
 @pytest.mark.parametrize("plugins", ["", "other", None], ids=["none", "another", "no list"])
 def test_k12_sglang_without_the_plug_in_named_is_left_alone(plugins: str | None, tmp_path: Path, python: str) -> None:
-    """The recorder beside SGLang changes nothing, in whatever mode SGLang is: not even torch is imported."""
+    """The recorder changes nothing in SGLang, in any of its modes: not even torch is imported."""
     environ = {} if plugins is None else {"SGLANG_PLUGINS": plugins}
     done = _start(tmp_path, python, environ, "0.9.0")
     assert (done.returncode, done.stdout) == (0, "idle\n"), done.stderr
@@ -113,7 +113,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_k12_sglang_is_refused_though_it_swallows_errors(case: str, tmp_path: Path, python: str) -> None:
-    """SGLang logs what a plug-in raises and goes on; our refusal ends the process, and its last line says why."""
+    """SGLang logs a plug-in's exception and goes on, so our refusal ends the process; its last line says why."""
     changed, message = REFUSED[case]
     done = _start(tmp_path, python, ASKED, **changed)
     assert done.returncode == 1
@@ -132,7 +132,7 @@ BAD_ARGUMENTS: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", BAD_ARGUMENTS)
 def test_k12_sglang_arguments_that_are_refused(name: str) -> None:
-    """Each setting that leaves a sum to other kernels is refused by name; the rest of the arguments is covered."""
+    """Each setting that leaves a sum to other kernels is refused by name; the other arguments are accepted."""
     check("sglang", sglang.RULES, SimpleNamespace(**GOOD))
     with pytest.raises(UnsupportedEngine, match=f"sglang: {name} is "):
         check("sglang", sglang.RULES, SimpleNamespace(**{**GOOD, name: BAD_ARGUMENTS[name]}))
@@ -146,7 +146,7 @@ BAD_MODELS: dict[str, Any] = {
 
 @pytest.mark.parametrize("path", BAD_MODELS)
 def test_k12_sglang_models_that_are_refused(path: str) -> None:
-    """What only the loaded model says is refused where it computes, before its attention is made."""
+    """Facts that only the loaded model states are refused where it computes, before its attention is made."""
     runner = SimpleNamespace(model_config=SimpleNamespace(), sliding_window_size=None)
     check("sglang", sglang.MODEL_RULES, runner)
     owner = runner.model_config if "." in path else runner
@@ -156,7 +156,7 @@ def test_k12_sglang_models_that_are_refused(path: str) -> None:
 
 
 def test_k12_sglang_makes_our_attention_for_models_of_attention_alone(fake_sglang: Path) -> None:
-    """The entry of SGLang's registry makes our backend; a model with layers of another kind is refused."""
+    """The entry in SGLang's registry makes our backend; a model with other kinds of layers is refused."""
     runner = SimpleNamespace(
         model_config=SimpleNamespace(), deterministic=True, longest=64, page_size=1, device="cpu",
         sliding_window_size=None,
@@ -168,7 +168,7 @@ def test_k12_sglang_makes_our_attention_for_models_of_attention_alone(fake_sglan
 
 
 def test_k12_sglang_every_rule_has_a_case() -> None:
-    """A rule that no case breaks might never refuse."""
+    """A rule without a case that breaks it might never refuse."""
     assert {rule.path for rule in sglang.RULES} == set(BAD_ARGUMENTS)
     assert {rule.path for rule in sglang.MODEL_RULES} == set(BAD_MODELS)
 
@@ -193,7 +193,7 @@ def test_k12_sglang_functions_have_our_bits(dtype: torch.dtype, plugin_state: Pa
 
 
 def test_k12_sglang_products_in_another_dtype(plugin_state: Path) -> None:
-    """`mm.dtype` of bf16 in fp32, as routers ask for it: the sum is not rounded to bf16, and is the row's own."""
+    """With `mm.dtype` fp32 for bf16 inputs, as in routers, the sum isn't rounded to bf16 and depends on its row."""
     x, w = normal(33, 64, dtype=torch.bfloat16), normal(64, 8, dtype=torch.bfloat16, seed=1)
     found = REPLACEMENTS["matmul_persistent"](x, w, out_dtype=torch.float32)
     torch.testing.assert_close(found, (x.double() @ w.double()).float(), rtol=1e-5, atol=1e-5)
@@ -205,7 +205,7 @@ def test_k12_sglang_products_in_another_dtype(plugin_state: Path) -> None:
 
 
 class Cache:
-    """Keys and values of sequences, packed, and in SGLang's buffers: slots in pages, scattered."""
+    """Keys and values of sequences, packed, and in SGLang's buffers: slots in scattered pages."""
 
     HEADS, KV_HEADS, SIZE = 4, 2, 32
 
@@ -235,7 +235,7 @@ class Cache:
 
 @pytest.fixture
 def backend(fake_sglang: Path) -> Any:
-    """Makes SGLang's backend of ours, over a stand-in for its own."""
+    """Make SGLang's backend from ours, with a stand-in for its own."""
 
     def make(page: int = 1, *, deterministic: bool = True, device: str = "cpu", **more: Any) -> Any:
         module = importlib.import_module("spanreplay_kernels.engines._sglang_attention")
@@ -247,7 +247,7 @@ def backend(fake_sglang: Path) -> Any:
 
 @pytest.mark.parametrize("page", [1, 16])
 def test_k12_sglang_extends_over_its_cache(page: int, backend: Any) -> None:
-    """Prefill, a chunk behind a prefix and one token together have the bits of our attention on packed keys."""
+    """A prefill, a chunk after a prefix and one token together have the bits of our attention on packed keys."""
     cache, made = Cache([37, 50, 20], [37, 9, 1], page), backend(page)
     o = torch.empty_like(cache.q)
     made.extend_attention_fwd_unified(
@@ -261,7 +261,7 @@ def test_k12_sglang_extends_over_its_cache(page: int, backend: Any) -> None:
 
 @pytest.mark.parametrize("page", [1, 16])
 def test_k12_sglang_decodes_over_its_cache(page: int, backend: Any) -> None:
-    """One token of each sequence, with a buffer of slots that is longer than what is used, as under a graph."""
+    """One token of each sequence, with a buffer of slots that is longer than needed, as under a CUDA graph."""
     cache, made = Cache([33, 1, 80], [1, 1, 1], page), backend(page)
     o = torch.empty_like(cache.q)
     slots = torch.nn.functional.pad(cache.slots, (0, 7))
@@ -287,7 +287,7 @@ NO_KERNEL: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("case", NO_KERNEL)
 def test_k12_sglang_batches_without_a_kernel_are_refused(case: str, backend: Any) -> None:
-    """What SGLang asks for besides causal attention is refused, not left out."""
+    """Attention other than causal is refused, not ignored."""
     changed, message = NO_KERNEL[case]
     cache, made = Cache([33], [1], 1), backend()
     call = functools.partial(
@@ -301,19 +301,19 @@ def test_k12_sglang_batches_without_a_kernel_are_refused(case: str, backend: Any
 
 
 def test_k12_sglang_outside_its_deterministic_mode_is_refused(backend: Any) -> None:
-    """There SGLang would call other functions for its attention."""
+    """In its other mode SGLang would call other functions for its attention."""
     with pytest.raises(UnsupportedInput, match="deterministic inference is off"):
         backend(deterministic=False)
 
 
 def test_k12_sglang_on_a_device_without_plans_is_refused(backend: Any) -> None:
-    """What is neither a CPU nor an NVIDIA GPU of a known family has no attention of ours."""
+    """A device that is neither a CPU nor an NVIDIA GPU of a known family has no attention of ours."""
     with pytest.raises(UnsupportedInput, match="no kernels for xpu"):
         backend(device="xpu")
 
 
 def test_k12_sglang_states_what_it_has_computed_with(backend: Any, fake_sglang: Path, tmp_path: Path) -> None:
-    """The process that computes writes its statement before the first batch after one that our kernels computed."""
+    """The computing process writes its statement before the first batch that follows one computed by our kernels."""
     transformers = pytest.importorskip("transformers")
     folder = tmp_path / "model"
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""transformers: a request has its bits alone, in a padded batch, and among whatever a server batches it with."""
+"""transformers: a request has the same bits alone, in a padded batch, and in any batch of a server."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def small_model(family: str) -> Any:
 
 
 def scores_of(model: Any, prompts: list[list[int]], new_tokens: int = 5) -> Tensor:
-    """The scores (B, T, V) of what `generate` makes of prompts, padded on the left."""
+    """The scores (B, T, V) of `generate` for these prompts, padded on the left."""
     longest = max(map(len, prompts))
     ids = torch.tensor([[0] * (longest - len(p)) + p for p in prompts])
     mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts])
@@ -88,7 +88,7 @@ def crowd_answers(model: Any, new_tokens: int = 5) -> set[Answer]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_k11_continuous_batching_gives_one_answer(kind: str) -> None:
-    """A prompt's tokens and their probabilities are the same bits alone and among random neighbours."""
+    """A prompt's tokens and their probabilities have the same bits alone and among random neighbours."""
     model = tiny_model(kind)
     with enable(model):
         assert len(crowd_answers(model)) == 1
@@ -100,7 +100,7 @@ def test_k11_continuous_batching_gives_one_answer(kind: str) -> None:
 
 
 def test_k5_how_a_prompt_is_cut_changes_nothing() -> None:
-    """A prompt that is computed at once, or in pieces between its neighbours' tokens, has the same answer."""
+    """A prompt has the same answer whether it is computed at once, or in pieces between its neighbours' tokens."""
     model, wanted = tiny_model(KINDS[0]), prompt_of(50, seed=1)
     crowd = [prompt_of(3, seed=2), wanted, prompt_of(30, seed=3)]
     with enable(model, probe=False):
@@ -116,7 +116,7 @@ def test_k11_stock_continuous_batching_gives_many() -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_k11_generate_gives_a_prompt_its_scores_in_every_batch(family: str) -> None:
-    """Alone, beside shorter prompts, and padded beside a longer one: all scores of all steps are the same bits."""
+    """All scores of all steps have the same bits alone, beside shorter prompts, and padded beside a longer one."""
     model = small_model(family)
     prompts = [prompt_of(tokens, seed=tokens) for tokens in (9, 2, 14)]
     with enable(model) as report:
@@ -136,7 +136,7 @@ def test_k11_stock_generate_is_caught_by_the_same_check() -> None:
 
 
 def test_k11_ours_computes_what_stock_computes() -> None:
-    """The same model, up to rounding."""
+    """Our operations and stock ones compute the same model, up to rounding."""
     model = tiny_model(KINDS[1])
     prompts = [prompt_of(9, seed=1), prompt_of(5, seed=2)]
     stock = scores_of(model, prompts)
@@ -145,7 +145,7 @@ def test_k11_ours_computes_what_stock_computes() -> None:
 
 
 def test_k10_a_compiled_model_has_the_bits_of_the_eager_one() -> None:
-    """torch.compile keeps attention, experts and all else ours, in every batch."""
+    """torch.compile keeps our attention, experts and other operations, in every batch."""
     model = tiny_model(KINDS[1])
     ids = torch.tensor([prompt_of(9, seed=n) for n in range(4)])
     torch._dynamo.reset()
@@ -159,7 +159,7 @@ def test_k10_a_compiled_model_has_the_bits_of_the_eager_one() -> None:
 
 @contextmanager
 def nothing_changed(model: Any) -> Iterator[None]:
-    """The model's settings, transformers' registry and torch's dispatcher are behind it what they were before."""
+    """Assert that the model's settings, transformers' registry and torch's dispatcher are as before."""
     config, registry = model.config, AttentionInterface._global_mapping
 
     def state() -> tuple[Any, ...]:
@@ -174,7 +174,7 @@ def nothing_changed(model: Any) -> Iterator[None]:
 
 
 def test_k10_enable_is_undone() -> None:
-    """On exit and after an exception; nested too."""
+    """`enable` is undone on exit and after an exception, also if nested."""
     model = tiny_model(KINDS[1])
     model.set_attn_implementation("eager")
     model.set_experts_implementation("eager")
@@ -186,7 +186,7 @@ def test_k10_enable_is_undone() -> None:
 
 
 def test_k10_the_last_of_two_models_restores() -> None:
-    """One model's exit leaves another's attention ours."""
+    """One model's exit keeps another's attention ours."""
     first, second = small_model("llama"), small_model("gpt2")
     registry = AttentionInterface._global_mapping
     stock, one, two = registry["sdpa"], enable(first), enable(second)
@@ -199,7 +199,7 @@ def test_k10_the_last_of_two_models_restores() -> None:
 
 
 def test_k10_a_model_with_an_uncovered_operation_is_refused_by_name() -> None:
-    """Before anything is served, and with nothing changed."""
+    """Such a model is refused before anything is served, with nothing changed."""
     model = small_model("llama")
     model.model.norm.register_forward_hook(lambda _module, _args, out: out.cumsum(-1))
     with nothing_changed(model), pytest.raises(UncoveredOp, match="cumsum is not covered"), enable(model):
@@ -207,7 +207,7 @@ def test_k10_a_model_with_an_uncovered_operation_is_refused_by_name() -> None:
 
 
 def test_k12_flash_attention_is_refused() -> None:
-    """Continuous batching switches to it by itself where it is installed; not silently."""
+    """Continuous batching would switch to it silently where it is installed."""
     model = small_model("llama")
     with enable(model):
         flash = AttentionInterface._global_mapping["flash_attention_2"]
@@ -217,14 +217,14 @@ def test_k12_flash_attention_is_refused() -> None:
 
 @pytest.mark.parametrize("family", ["mistral", "gemma3"])
 def test_k12_sliding_windows_are_refused_under_continuous_batching(family: str) -> None:
-    """Their cache forgets where a sequence began."""
+    """The cache of a sliding window drops a sequence's beginning."""
     with pytest.raises(UnsupportedInput, match=r"sliding_attention.*use generate"):
         check_continuous_batching(small_model(family))
     check_continuous_batching(tiny_model(KINDS[0]))
 
 
 def test_k12_attention_has_a_name_of_its_own() -> None:
-    """`attn_implementation="spanreplay"` is ours without `enable`, for who wants attention alone."""
+    """`attn_implementation="spanreplay"` uses our attention without `enable`, for those who want attention alone."""
     register()
     model = tiny_model(KINDS[0])
     stock = scores_of(model, [prompt_of(9, seed=1)])
@@ -233,7 +233,7 @@ def test_k12_attention_has_a_name_of_its_own() -> None:
 
 
 def test_k12_what_changes_scores_is_refused() -> None:
-    """A soft cap on scores has no kernel; nor has a bias."""
+    """Neither a soft cap on scores nor a bias has a kernel."""
     q = normal(1, 2, 3, 8, dtype=torch.float32)
     ours = AttentionInterface._global_mapping.get(NAME)
     assert ours is not None

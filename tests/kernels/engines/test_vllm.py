@@ -1,4 +1,4 @@
-"""vLLM's plug-in, called through its entry point by a stand-in for vLLM: what it replaces, refuses and states."""
+"""vLLM's plug-in, called through its entry point by a stand-in for vLLM: replacements, refusals and statements."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ print(json.dumps({"ours": {each.__name__: ours(each) for each in modules}, "back
 
 
 def _start(tmp_path: Path, python: str, release: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
-    """A process of vLLM that loads its plug-ins; it finds ours by the entry point of the installed distribution."""
+    """Start a process of vLLM that loads its plug-ins; it finds ours by the installed entry point."""
     stub = write_vllm(tmp_path / "stub", release)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("VLLM_")}
     return subprocess.run(
@@ -63,7 +63,7 @@ def _start(tmp_path: Path, python: str, release: str = "", **environ: str) -> su
 
 
 def test_k12_vllm_finds_the_plug_in_and_computes_with_it(tmp_path: Path, python: str) -> None:
-    """Every function is ours in its home and under the name of each module that imported it, before or after."""
+    """Every function is ours in its own module and in each module that imported it by name, before or after."""
     done = _start(tmp_path, python, **ASKED)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -81,7 +81,7 @@ def test_k12_vllm_finds_the_plug_in_and_computes_with_it(tmp_path: Path, python:
 
 @pytest.mark.parametrize("plugins", ["", "lora_resolver", None], ids=["none", "another", "no list"])
 def test_k12_vllm_without_the_plug_in_named_is_left_alone(plugins: str | None, tmp_path: Path, python: str) -> None:
-    """The recorder beside vLLM changes nothing, in whatever mode vLLM is: not even torch is imported."""
+    """The recorder changes nothing in vLLM, in any of its modes: not even torch is imported."""
     environ = {} if plugins is None else {"VLLM_PLUGINS": plugins}
     done = _start(tmp_path, python, "0.99.0", STUB_GPU="none", **environ)
     assert (done.returncode, done.stdout) == (0, "idle\n"), done.stderr
@@ -100,7 +100,7 @@ REFUSED: dict[str, tuple[dict[str, str], str]] = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_k12_vllm_is_refused_before_it_starts(case: str, tmp_path: Path, python: str) -> None:
-    """What cannot be covered ends the process, and the last line says why."""
+    """A configuration that cannot be covered ends the process, and the last line says why."""
     changed, message = REFUSED[case]
     done = _start(tmp_path, python, **{**ASKED, **changed})
     assert done.returncode == 1
@@ -109,7 +109,7 @@ def test_k12_vllm_is_refused_before_it_starts(case: str, tmp_path: Path, python:
 
 
 def _config(**changed: Any) -> Any:
-    """A `VllmConfig` that is covered; changed by `a_b__c=value` for `a_b.c`."""
+    """A covered `VllmConfig`, changed by `a_b__c=value` for `a_b.c`."""
     config = SimpleNamespace(
         attention_config=SimpleNamespace(backend=SimpleNamespace(name="CUSTOM"), backend_per_kind={}),
         lora_config=None, speculative_config=None, diffusion_config=None, kv_transfer_config=None,
@@ -164,7 +164,7 @@ BAD_CONFIGS: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("path", BAD_CONFIGS)
 def test_k12_vllm_configurations_that_are_refused(path: str) -> None:
-    """Each setting that leaves a sum to other kernels is refused by name; the rest of the configuration is covered."""
+    """Each setting that leaves a sum to other kernels is refused by name; other settings are accepted."""
     value, message = BAD_CONFIGS[path]
     check("vllm", vllm.RULES, _config())
     with pytest.raises(UnsupportedEngine) as caught:
@@ -173,12 +173,12 @@ def test_k12_vllm_configurations_that_are_refused(path: str) -> None:
 
 
 def test_k12_vllm_every_rule_has_a_case() -> None:
-    """A rule that no case breaks might never refuse."""
+    """A rule without a case that breaks it might never refuse."""
     assert {rule.path.replace(".", "__") for rule in vllm.RULES} == set(BAD_CONFIGS)
 
 
 class Worker:
-    """A worker of one layer, which computes when it is warmed up, or not."""
+    """A worker of one layer, which may compute during its warm-up."""
 
     def __init__(self, folder: Path, *, computes: bool) -> None:
         self.calls: list[str] = []
@@ -199,7 +199,7 @@ class Worker:
 
 
 def _compute(weight: Tensor) -> None:
-    """A batch: a product, and attention by the backend."""
+    """Compute a batch: a product, and attention by the backend."""
     with torch.inference_mode():
         sequences = Sequences([20], [1], torch.float32)
         REPLACEMENTS["linear_batch_invariant"](normal(1, 16, dtype=torch.float32), weight)
@@ -212,7 +212,7 @@ def _compute(weight: Tensor) -> None:
 
 @pytest.fixture
 def started(fake_vllm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """vLLM after its plug-ins; makes a worker's wrapper with a configuration."""
+    """Load vLLM's plug-ins; make a worker's wrapper with a configuration."""
     transformers = pytest.importorskip("transformers")
     for name, value in ASKED.items():
         monkeypatch.setenv(name, value)
@@ -237,7 +237,7 @@ def started(fake_vllm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_k12_a_worker_states_what_it_has_computed_with(started: Any, fake_vllm: Path) -> None:
-    """After its warm-up a worker's file names what ran, the plans, versions and the line; the server reads the line."""
+    """After its warm-up a worker's file has the operations, plans, versions and line; the server reads the line."""
     wrapper = started()
     wrapper.init_device()
     assert attestation.read_line() == ""
@@ -254,7 +254,7 @@ def test_k12_a_worker_states_what_it_has_computed_with(started: Any, fake_vllm: 
 
 
 def test_k12_a_worker_that_has_not_computed_states_nothing(started: Any, fake_vllm: Path) -> None:
-    """Where the warm-up calls no kernel of ours, the first batch that does is what makes the statement."""
+    """If the warm-up calls no kernel of ours, the statement is made after the first batch that does."""
     wrapper = started(computes=False)
     wrapper.init_device()
     wrapper.compile_or_warm_up_model()
@@ -265,7 +265,7 @@ def test_k12_a_worker_that_has_not_computed_states_nothing(started: Any, fake_vl
 
 
 def test_k12_a_worker_is_refused_before_its_device_is_touched(started: Any) -> None:
-    """A configuration that is not covered ends the worker first."""
+    """A configuration that is not covered ends the worker before that."""
     wrapper = started(lora_config=SimpleNamespace())
     with pytest.raises(UnsupportedEngine, match="lora_config"):
         wrapper.init_device()
@@ -273,7 +273,7 @@ def test_k12_a_worker_is_refused_before_its_device_is_touched(started: Any) -> N
 
 
 def test_k12_a_stock_function_that_came_back_is_found(started: Any) -> None:
-    """A module that holds vLLM's own function behind our back ends the worker, before it states anything."""
+    """A module that gets vLLM's own function back ends the worker before it states anything."""
     wrapper = started()
     wrapper.init_device()
     layernorm: Any = importlib.import_module("vllm.model_executor.layers.layernorm")
@@ -308,7 +308,7 @@ sys.stdin.read()  # until the test has read the line
 
 
 def test_k12_ranks_state_one_line(tmp_path: Path, python: str, plugin_state: Path) -> None:
-    """Two processes that compute together make one line, with their number; when one ends, there is none."""
+    """Two processes that compute together state one line, with their number; when one ends, there is none."""
     pytest.importorskip("transformers")
     environ = {**os.environ, "PYTHONPATH": str(write_vllm(tmp_path / "stub")), "OMP_NUM_THREADS": "2"}
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environ}
@@ -325,7 +325,7 @@ def test_k12_ranks_state_one_line(tmp_path: Path, python: str, plugin_state: Pat
 
 
 def test_k12_a_model_without_revision_is_refused(started: Any, tmp_path: Path) -> None:
-    """Weights that nothing names could be any: a line for them would say nothing."""
+    """Weights without a revision could be any, so a line for them would be meaningless."""
     (tmp_path / "model" / "model.safetensors").unlink()
     wrapper = started()
     wrapper.init_device()

@@ -1,4 +1,4 @@
-"""What vLLM computes with the plug-in: products, norms, attention over its cache and experts, on the CPU."""
+"""Computations of vLLM with the plug-in: products, norms, attention over its cache and experts, on the CPU."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _same(a: Tensor, b: Tensor) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "fp32"])
 def test_k12_vllm_functions_have_our_bits(dtype: torch.dtype, plugin_state: Path) -> None:
-    """Each function that vLLM calls gives the bits of our operation, for one row of many as alone."""
+    """Each function that vLLM calls gives the bits of our operation, for one of many rows as for one alone."""
     x, w, bias = normal(33, 48, dtype=dtype), normal(40, 48, dtype=dtype, seed=1), normal(40, dtype=dtype, seed=2)
     call = REPLACEMENTS
     _same(call["linear_batch_invariant"](x[None], w, bias), linear(x, w, bias)[None])
@@ -56,7 +56,7 @@ def test_k12_vllm_functions_have_our_bits(dtype: torch.dtype, plugin_state: Path
 
 
 def test_k12_vllm_functions_stay_whole_in_a_graph(plugin_state: Path) -> None:
-    """A compiler that takes no break in a graph finds one opaque operation for each, and the same bits."""
+    """A compiler that allows no graph break sees one opaque operation for each, with the same bits."""
 
     def layer(x: Tensor, residual: Tensor, w: Tensor, weight: Tensor) -> Tensor:
         y, total = REPLACEMENTS["rms_norm_batch_invariant"](x, weight, 1e-6, residual=residual)
@@ -82,7 +82,7 @@ BATCHES = {
 @pytest.mark.parametrize("heads_first", [False, True], ids=["tokens first", "heads first"])
 @pytest.mark.parametrize("case", BATCHES)
 def test_k12_vllm_attention_reads_its_cache(case: str, heads_first: bool, window: int | None, fake_vllm: Path) -> None:
-    """Over pages in vLLM's layout, padded tokens behind, the result has the bits of our attention on packed keys."""
+    """For pages in vLLM's layout, with padding at the end, the bits are those of our attention on packed keys."""
     sequences = Sequences(*BATCHES[case], torch.bfloat16, heads_first=heads_first)
     impl = vllm.Backend.get_impl_cls()(4, 32, 0.125, 2, None, window, "auto")
     padded = torch.nn.functional.pad(sequences.q, (0, 0, 0, 0, 0, 5))
@@ -105,7 +105,7 @@ def test_k12_vllm_attention_reads_its_cache(case: str, heads_first: bool, window
 
 
 def test_k12_vllm_attention_is_the_tokens_own(fake_vllm: Path) -> None:
-    """A decoded token has the same bits alone as in a batch, and while memory is measured nothing is computed."""
+    """A decoded token has the same bits alone and in a batch, and nothing is computed while memory is measured."""
     together, alone = Sequences([33, 1, 80], [1, 1, 1], torch.float32), Sequences([33], [1], torch.float32)
     alone.q, alone.k, alone.v = together.q[:1], together.k[:33], together.v[:33]
     impl = vllm.Backend.get_impl_cls()(4, 32, 0.125, 2, None, None, "auto")
@@ -131,7 +131,7 @@ NO_KERNEL: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("case", NO_KERNEL)
 def test_k12_vllm_layers_without_a_kernel_are_refused(case: str, fake_vllm: Path) -> None:
-    """A layer that changes scores in another way than a mask does is refused when it is made."""
+    """A layer that changes scores other than by a mask is refused when it is made."""
     changed, message = NO_KERNEL[case]
     layer: dict[str, Any] = {
         "num_heads": 4, "head_size": 32, "scale": 0.125, "num_kv_heads": 2, "alibi_slopes": None,
@@ -154,7 +154,7 @@ def test_k12_vllm_layers_without_a_kernel_are_refused(case: str, fake_vllm: Path
 def test_k12_vllm_batches_without_a_kernel_are_refused(
     changed: dict[str, Any], options: dict[str, Any], fake_vllm: Path
 ) -> None:
-    """What a batch's metadata asks for besides causal attention is refused, not left out."""
+    """Attention other than causal in a batch's metadata is refused, not ignored."""
     sequences = Sequences([33], [1], torch.float32)
     impl = vllm.Backend.get_impl_cls()(4, 32, 0.125, 2, None, None, "auto")
     with pytest.raises(UnsupportedInput, match="has no kernel"):
@@ -165,7 +165,7 @@ def test_k12_vllm_batches_without_a_kernel_are_refused(
 
 
 def test_k12_vllm_is_told_what_the_backend_can(fake_vllm: Path) -> None:
-    """The backend says that it is invariant, by the registry's name, and takes what has a plan."""
+    """The backend states that it is invariant, has the registry's name, and accepts everything that has a plan."""
     backend = vllm.Backend
     assert backend.get_name() == "CUSTOM"
     assert backend.supports_batch_invariance()
@@ -184,7 +184,7 @@ def _experts(fake_vllm: Path) -> Any:
 
 
 def test_k12_vllm_experts_have_our_bits(fake_vllm: Path) -> None:
-    """vLLM's choice of experts is ours, and they compute what `ops.moe` does; other experts are refused."""
+    """vLLM selects our experts, which compute the same as `ops.moe`; other experts are refused."""
     module = importlib.import_module("spanreplay_kernels.engines._vllm_experts")
     choice = importlib.import_module(module.CHOICE)
     module.replace()

@@ -1,4 +1,4 @@
-"""silu(gate) · up: an element's bits are its own, wherever its tensor ends."""
+"""silu(gate) · up: an element's bits depend only on its own values, wherever its tensor ends."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def by_cpu(x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("width", [width for width in BATCH if width < 257])
 def test_k9_gate_kernel_gives_a_row_its_bits_in_every_batch(width: int, device: str) -> None:
-    """Every number of rows around the sizes of vectors, each from another place of the batch."""
+    """All numbers of rows around vector sizes are tried, each at another place of the batch."""
     assert_rows_keep_their_bits(by_kernel, batch(width, torch.float32, device)[:34])
 
 
 @pytest.mark.parametrize("width", tuple(BATCH))
 def test_k11_cpu_gate_gives_a_row_its_bits_in_every_batch(width: int) -> None:
-    """Every number of rows from 1 to 130, odd widths among them: torch's own silu has a tail."""
+    """All numbers of rows from 1 to 130 are tried, and odd widths, because torch's own silu has a special tail."""
     x = normal(140, width, dtype=torch.float32)
     assert_rows_keep_their_bits(by_cpu, x, range(1, 131) if width < 4097 else EDGES)
 
@@ -44,7 +44,7 @@ def test_k11_cpu_gate_does_not_depend_on_threads(threads: int) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
 def test_k9_hostile_neighbours_do_not_reach_a_gate(dtype: torch.dtype, device: str) -> None:
-    """Not by the kernel, nor by the CPU."""
+    """Hostile neighbours change nothing, either in the kernel or on the CPU."""
     x = normal(20, 100, dtype=dtype)
     assert_neighbours_change_nothing(by_cpu, x)
     assert_neighbours_change_nothing(by_kernel, x.to(device))
@@ -52,10 +52,10 @@ def test_k9_hostile_neighbours_do_not_reach_a_gate(dtype: torch.dtype, device: s
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
 def test_k9_gate_follows_its_definition(dtype: torch.dtype, device: str) -> None:
-    """Kernel and CPU within the last place of the definition, the definition of torch's silu; infinities too."""
+    """Kernel and CPU are within the last place of the definition, which matches torch's silu; infinities too."""
     gate, up = normal(3, 1500, dtype=dtype) * 4, normal(3, 1500, dtype=dtype, seed=1)
     gate[0, :5] = torch.tensor([-100.0, 100.0, float("inf"), float("-inf"), float("nan")])
-    # A GPU's exp is a power of two of a product, whose error grows with the gate
+    # A GPU computes exp as a power of two of a product, whose error grows with the gate
     expected, rtol = silu_mul_ref(gate, up), max(2 * torch.finfo(dtype).eps, 4e-6)
     torch.testing.assert_close(silu_mul(gate, up), expected, rtol=rtol, atol=0, equal_nan=True)
     kernel = silu_mul_triton(gate.to(device), up.to(device)).cpu()
@@ -65,7 +65,7 @@ def test_k9_gate_follows_its_definition(dtype: torch.dtype, device: str) -> None
 
 
 def test_k9_silu_with_another_tail_is_caught() -> None:
-    """Negative control: what computes the last elements of a tensor by another path does not pass."""
+    """Negative control: a function that computes the last elements of a tensor differently does not pass."""
 
     def variant(x: Tensor) -> Tensor:
         flat = x.reshape(-1)

@@ -1,4 +1,4 @@
-"""Attention: a query's bits are its own, however its sequence is packed, cut into calls or cached in pages."""
+"""Attention: a query's bits don't depend on how its sequence is packed, chunked, or cached in pages."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from spanreplay_kernels.plans.plan import AttentionPlan, plan_attention
 D = 16
 SCALE = 0.3
 LENGTHS = (37, 1, 0, 16, 33)
-"""Of packed sequences: around the edges of blocks of 16 and splits of 32, and one of none."""
+"""Lengths of packed sequences: around the edges of blocks of 16 and splits of 32, and an empty one."""
 POSITIONS = (0, 1, 15, 16, 31, 32, 33, 47, 48, 63, 64, 65, 69)
 
 
 def small(dtype: torch.dtype, arch: str = "sm_90", *, split_kv: int = 32) -> AttentionPlan:
-    """The plan of an architecture with blocks so small that few keys cross many edges."""
+    """An architecture's plan with blocks so small that few keys cross many edges."""
     plan = plan_attention(D, name_of(dtype), ARCHS[arch])
     return dataclasses.replace(plan, block_q=16, block_kv=16, split_kv=split_kv)
 
 
 def on_cpu(q: Tensor, k: Tensor, v: Tensor, *, plan: AttentionPlan | None = None, **options: Any) -> Tensor:
-    """By the CPU's own path."""
+    """Attention by the CPU path."""
     return attention_cpu(q.cpu(), k.cpu(), v.cpu(), plan or small(q.dtype, "cpu"), scale=SCALE, **options)
 
 
 def by_tiles(q: Tensor, k: Tensor, v: Tensor, *, plan: AttentionPlan | None = None, **options: Any) -> Tensor:
-    """By the kernel of prefill, which walks over all splits of its queries."""
+    """Attention by the prefill kernel, which iterates over all splits for its queries."""
     return attention_triton(q, k, v, plan or small(q.dtype), scale=SCALE, by_splits=False, **options)
 
 
 def by_splits(q: Tensor, k: Tensor, v: Tensor, *, plan: AttentionPlan | None = None, **options: Any) -> Tensor:
-    """By the kernels of decode: a block for each split, and one to merge."""
+    """Attention by the decode kernels: a block for each split, and one that merges."""
     options = {"max_len_k": 80, **options}
     return attention_triton(q, k, v, plan or small(q.dtype), scale=SCALE, by_splits=True, **options)
 
@@ -53,18 +53,18 @@ ways = pytest.mark.parametrize("way", [on_cpu, by_tiles, by_splits], ids=lambda 
 
 
 def starts(lengths: tuple[int, ...] | list[int], device: str = "cpu") -> Tensor:
-    """cu_seqlens of lengths."""
+    """Return cu_seqlens for these lengths."""
     return torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0).to(torch.int32).to(device)
 
 
 def heads(tokens: int, group: int = 2, *, of_keys: int = 1, dtype: torch.dtype = torch.float32) -> tuple[Tensor, ...]:
-    """q, k, v of so many tokens, with `group` heads of queries for each head of keys."""
+    """q, k, v for so many tokens, with `group` query heads for each key head."""
     shapes = (tokens, of_keys * group, D), (tokens, of_keys, D), (tokens, of_keys, D)
     return tuple(normal(*shape, dtype=dtype, seed=seed) for seed, shape in enumerate(shapes))
 
 
 def prefill(way: Way, q: Tensor, k: Tensor, v: Tensor, device: str, **options: Any) -> Tensor:
-    """One sequence, from the first token to the last; keys may be more than queries."""
+    """Attention over one sequence, from the first token to the last; there may be more keys than queries."""
     device = "cpu" if way is on_cpu else device
     cu_q, cu_k = starts([q.shape[0]], device), starts([k.shape[0]], device)
     return way(q.to(device), k.to(device), v.to(device), cu_seqlens_q=cu_q, lengths=cu_k, **options).cpu()
@@ -73,7 +73,7 @@ def prefill(way: Way, q: Tensor, k: Tensor, v: Tensor, device: str, **options: A
 def decode(
     way: Way, q: Tensor, k: Tensor, v: Tensor, positions: tuple[int, ...], device: str, **options: Any
 ) -> Tensor:
-    """The queries at some positions of one sequence, each as a sequence of its own with the keys up to itself."""
+    """Queries at some positions of one sequence, each as a separate sequence with the keys up to itself."""
     device = "cpu" if way is on_cpu else device
     keys, values = (torch.cat([x[: i + 1] for i in positions]).to(device) for x in (k, v))
     lengths = starts([i + 1 for i in positions], device)
@@ -84,7 +84,7 @@ def decode(
 @ways
 @pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
 def test_k6_k9_packed_sequence_has_the_bits_of_it_alone(way: Way, dtype: torch.dtype, device: str) -> None:
-    """Among neighbours of other lengths, and in another order of them, a sequence's result is the same."""
+    """A sequence's result is the same among neighbours of other lengths, and in another order."""
     q, k, v = heads(sum(LENGTHS), dtype=dtype)
     edges = [0, *torch.tensor(LENGTHS).cumsum(0).tolist()]
     alone = [prefill(way, q[a:b], k[a:b], v[a:b], device) for a, b in pairwise(edges)]
@@ -99,13 +99,13 @@ def test_k6_k9_packed_sequence_has_the_bits_of_it_alone(way: Way, dtype: torch.d
 @ways
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=name_of)
 def test_k5_prefill_has_the_bits_of_decode(way: Way, dtype: torch.dtype, device: str) -> None:
-    """Row i of a prefill is what the decode of token i gives, on both sides of every edge of blocks and splits."""
+    """Row i of a prefill equals the decode of token i, on both sides of every edge of blocks and splits."""
     q, k, v = heads(70, dtype=dtype)
     assert torch.equal(prefill(way, q, k, v, device)[list(POSITIONS)], decode(way, q, k, v, POSITIONS, device))
 
 
 def test_k5_one_kernel_and_two_give_the_same_bits(device: str) -> None:
-    """What a block of threads adds up alone is what many add up and one merges."""
+    """A sum by one thread block equals the sum by many blocks that one merges."""
     q, k, v = heads(70, dtype=torch.bfloat16)
     cases: tuple[dict[str, Any], ...] = ({}, {"window": 20}, {"causal": False})
     for options in cases:
@@ -116,7 +116,7 @@ def test_k5_one_kernel_and_two_give_the_same_bits(device: str) -> None:
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
 @pytest.mark.parametrize("head_dim", [16, 64, 80, 256])
 def test_k5_sums_held_in_pieces_have_the_bits_of_those_held_whole(head_dim: int, arch: str, device: str) -> None:
-    """However many columns of two splits' sums fit into registers: none of them is left out or exchanged."""
+    """However many columns of two splits' sums fit into registers, none is left out or exchanged."""
     q, k, v = (normal(40, 2 - n % 2, head_dim, dtype=torch.bfloat16, seed=n, device=device) for n in range(3))
     k, v = k[:, :1].contiguous(), v[:, :1].contiguous()
     plan = plan_attention(head_dim, "bfloat16", ARCHS[arch])
@@ -127,7 +127,7 @@ def test_k5_sums_held_in_pieces_have_the_bits_of_those_held_whole(head_dim: int,
 
 @ways
 def test_k5_chunks_have_the_bits_of_the_whole(way: Way, device: str) -> None:
-    """Cut anywhere, with the keys so far before each chunk: a chunked prefill and a prefix hit."""
+    """A chunked prefill or a prefix hit has the same bits for any cut."""
     q, k, v = heads(70)
     whole = prefill(way, q, k, v, device)
     for cuts in ((0, 1, 70), (0, 16, 48, 70), (0, 23, 24, 57, 70)):
@@ -138,7 +138,7 @@ def test_k5_chunks_have_the_bits_of_the_whole(way: Way, device: str) -> None:
 @ways
 @pytest.mark.parametrize("size", [1, 8, 32], ids=lambda size: f"page_size={size}")
 def test_k5_pages_have_the_bits_of_packed_keys(way: Way, size: int, device: str) -> None:
-    """In pages in any order, whatever unused pages and the rest of used ones hold: decode and a chunk of prefill."""
+    """Pages in any order give the same bits, whatever is in their unused parts: for decode and for a prefill chunk."""
     where = "cpu" if way is on_cpu else device
     q, k, v = heads(70, of_keys=2)
     whole = prefill(way, q, k, v, device)
@@ -162,7 +162,7 @@ def test_k5_pages_have_the_bits_of_packed_keys(way: Way, size: int, device: str)
 
 @ways
 def test_k9_hostile_neighbours_change_nothing(way: Way, device: str) -> None:
-    """NaN and infinities in the sequences before and behind, and in the queries beside a query, stay where they are."""
+    """NaN and infinities in neighbouring sequences, and in the queries beside a query, do not spread."""
     where = "cpu" if way is on_cpu else device
     q, k, v = heads(45)
     alone = prefill(way, q[20:39], k[20:39], v[20:39], device)
@@ -184,7 +184,7 @@ def test_k9_hostile_neighbours_change_nothing(way: Way, device: str) -> None:
 @ways
 @pytest.mark.parametrize("group", [1, 4, 7])
 def test_k5_heads_that_share_keys_have_the_bits_of_heads_alone(way: Way, group: int, device: str) -> None:
-    """A head of queries gives the same bits whether it shares a tile with its group or not."""
+    """A query head gives the same bits whether or not it shares a tile with its group."""
     q, k, v = heads(35, group, of_keys=2)
     together = prefill(way, q, k, v, device)
     for head in {0, group - 1}:
@@ -194,7 +194,7 @@ def test_k5_heads_that_share_keys_have_the_bits_of_heads_alone(way: Way, group: 
 
 @ways
 def test_k5_window_has_the_bits_of_decode(way: Way, device: str) -> None:
-    """A window that begins within a block, at an edge, and before the first key."""
+    """The window begins inside a block, at an edge, and before the first key."""
     q, k, v = heads(70)
     positions = (0, 15, 16, 40, 69)
     for window in (1, 16, 33):
@@ -205,7 +205,7 @@ def test_k5_window_has_the_bits_of_decode(way: Way, device: str) -> None:
 @pytest.mark.parametrize("control", ["blocks counted from the packed start", "splits counted by the batch"])
 @pytest.mark.parametrize("way", [on_cpu, by_tiles], ids=lambda each: each.__name__)
 def test_k5_other_orders_are_caught_by_the_same_check(way: Way, control: str, device: str) -> None:
-    """Negative control: right to a few ulps, and not the bits that a query has alone."""
+    """Negative control: another order is right to a few ulps, but has other bits than a query alone."""
     q, k, v = heads(70)
     alone = decode(way, q, k, v, (69,), device)
     if control.startswith("blocks"):
@@ -220,7 +220,7 @@ def test_k5_other_orders_are_caught_by_the_same_check(way: Way, control: str, de
 
 
 def test_k5_stock_attention_is_caught_by_the_same_check() -> None:
-    """Negative control: torch's own attention gives a prefill and a decode different bits."""
+    """Negative control: torch's own attention gives different bits in a prefill and in a decode."""
     q, k, v = (normal(1, 2, 300, 64, dtype=torch.float32, seed=i) for i in range(3))
     stock = torch.nn.functional.scaled_dot_product_attention
     whole = stock(q, k, v, is_causal=True)
@@ -231,7 +231,7 @@ def test_k5_stock_attention_is_caught_by_the_same_check() -> None:
 @ways
 @pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
 def test_k6_k9_attention_follows_the_plan_and_fp64(way: Way, dtype: torch.dtype, device: str) -> None:
-    """As the definition, and near to the exact result: causal, whole, and within a window."""
+    """The result follows the definition, and is near to the exact one: causal, full, and within a window."""
     q, k, v = heads(50, dtype=dtype)
     tolerance = {"rtol": 2 * torch.finfo(dtype).eps, "atol": 2 * torch.finfo(dtype).eps}
     if dtype is torch.float32:
@@ -256,7 +256,7 @@ def exact(q: Tensor, k: Tensor, v: Tensor, causal: bool = True, window: int | No
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 4])
 def test_k11_cpu_keeps_bits_at_every_position(threads: int) -> None:
-    """By the plan that users get, with every number of threads: each token's decode is its row of the prefill."""
+    """With the users' plan and any number of threads, each token's decode equals its row of the prefill."""
     torch.set_num_threads(threads)
     q, k, v = heads(150, 7, of_keys=2)
     whole = attention(q, k, v, cu_seqlens_q=starts([150]), cu_seqlens_k=starts([150]))
@@ -268,7 +268,7 @@ def test_k11_cpu_keeps_bits_at_every_position(threads: int) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=name_of)
 def test_k5_public_functions_agree_by_the_plan_that_users_get(dtype: torch.dtype, device: str) -> None:
-    """On this device's own plan, over two edges of splits: prefill, chunk, decode, and both from pages."""
+    """With this device's own plan, over two edges of splits: prefill, chunk, decode, and both from pages."""
     q, k, v = (x.to(device) for x in heads(1090, 4, of_keys=2, dtype=dtype))
     rows = [0, 63, 64, 511, 512, 513, 1023, 1024, 1089]
     whole = attention(q, k, v, cu_seqlens_q=starts([1090], device), cu_seqlens_k=starts([1090], device))
@@ -289,7 +289,7 @@ def test_k5_public_functions_agree_by_the_plan_that_users_get(dtype: torch.dtype
 
 
 def test_no_queries_and_no_keys_give_no_rows_and_zeros(device: str) -> None:
-    """An empty batch is a batch; a query that sees nothing is zero, not NaN."""
+    """An empty batch is valid; a query without keys gives zero, not NaN."""
     q, k, v = heads(3)
     nothing = attention(q[:0], k[:0], v[:0], cu_seqlens_q=starts([]), cu_seqlens_k=starts([]))
     assert nothing.shape == (0, 2, D)
@@ -302,7 +302,7 @@ def test_no_queries_and_no_keys_give_no_rows_and_zeros(device: str) -> None:
 
 @pytest.mark.parametrize("way", [by_tiles, by_splits], ids=lambda each: each.__name__)
 def test_k5_sequence_longer_than_its_caller_says_is_nan(way: Way, device: str) -> None:
-    """A wrong max_len_k cannot be seen without waiting for a GPU: the result says so, and others' are as ever."""
+    """A wrong max_len_k can't be detected without waiting for a GPU: that result is NaN, others are unaffected."""
     q, k, v = heads(60)
     cu = starts([20, 40], device)
     operands = [x.to(device) for x in (q, k, v)]

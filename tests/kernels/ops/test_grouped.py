@@ -1,4 +1,4 @@
-"""Products of groups: a row has the bits of its own product, whatever group it is in and whoever shares it."""
+"""Grouped products: a row has the bits of its separate product, in whatever group and with whatever neighbours."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ COUNTS = {
     "all_empty": (0, 0, 0, 0, 0, 0),
     "few": (1, 0, 2, 0, 0, 1),
 }
-"""Rows of each of six experts."""
+"""Numbers of rows of six experts."""
 
 
 def plan_of(dtype: torch.dtype) -> MatmulPlan:
-    """As sm_90's plan of a longer K: two segments."""
+    """A plan with two segments, like sm_90's for a longer K."""
     return replace(plan_matmul(N, K, name_of(dtype), ARCHS["sm_90"]), segment_k=128, segments=2)
 
 
@@ -47,18 +47,18 @@ def alone_by_kernels(x: Tensor, w: Tensor) -> Tensor:
 
 
 def ends(counts: tuple[int, ...], device: str = "cpu") -> Tensor:
-    """Groups' ends, as `torch._grouped_mm` takes them."""
+    """The ends of groups, as `torch._grouped_mm` takes them."""
     return torch.tensor(counts).cumsum(0).to(torch.int32).to(device)
 
 
 def weights(dtype: torch.dtype, device: str = "cpu", experts: int = 6) -> Tensor:
-    """(E, K, N) as a model holds them: transposed."""
+    """(E, K, N) as in a model: transposed."""
     return normal(experts, N, K, dtype=dtype, device=device, seed=1).transpose(1, 2)
 
 
 @pytest.mark.parametrize("counts", COUNTS.values(), ids=COUNTS.keys())
 def test_k7_kernels_give_each_expert_the_bits_of_its_own_product(counts: tuple[int, ...], device: str) -> None:
-    """Every expert's rows equal `matmul`'s of these rows alone; what is behind the last group is zero."""
+    """Every expert's rows equal `matmul` of these rows alone; rows after the last group are zero."""
     rows = sum(counts) + 3
     x, w = normal(rows, K, dtype=torch.float32, device=device), weights(torch.float32, device)
     offsets = ends(counts, device)
@@ -87,7 +87,7 @@ def test_k11_cpu_gives_each_expert_the_bits_of_its_own_product(counts: tuple[int
 @pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
 @pytest.mark.parametrize("counts", [COUNTS["ragged"], COUNTS["few"]], ids=["ragged", "few"])
 def test_k7_kernels_follow_the_plan(counts: tuple[int, ...], dtype: torch.dtype, device: str) -> None:
-    """The kernels add up as the definition does; so does the CPU, within its own library's order."""
+    """The kernels add in the order of the definition; so does the CPU, within its library's own order."""
     x, w = normal(sum(counts) + 2, K, dtype=dtype, device=device), weights(dtype, device)
     offsets = ends(counts, device)
     expected = grouped_mm_ref(x, w, offsets, plan_of(dtype))
@@ -98,7 +98,7 @@ def test_k7_kernels_follow_the_plan(counts: tuple[int, ...], dtype: torch.dtype,
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=name_of)
 @pytest.mark.parametrize("is_transposed", [True, False], ids=["as_linear_holds_it", "as_it_stands"])
 def test_k7_copy_engine_reads_what_pointers_read(is_transposed: bool, dtype: torch.dtype, device: str) -> None:
-    """By TMA and by pointers, and as `matmul` of each expert's rows: the same bits, beside hostile rows of a tile."""
+    """By TMA, by pointers, and by `matmul` of each expert's rows: the same bits, beside hostile rows in a tile."""
     counts, k = (17, 0, 40, 9), 256
     plan = replace(plan_matmul(N, k, name_of(dtype), ARCHS["sm_90"]), segment_k=128, segments=2)
     x = normal(70, k, dtype=dtype, device=device)
@@ -108,7 +108,7 @@ def test_k7_copy_engine_reads_what_pointers_read(is_transposed: bool, dtype: tor
     w = w if is_transposed else w.contiguous()
     assert is_readable(w, plan)
     results = [grouped_mm_triton(x, w, ends(counts, device), plan, may_use_tma=by_tma) for by_tma in (True, False)]
-    # Of NaN the bits are nobody's promise; of all else they are
+    # The bits of NaN are unspecified, all others are not
     results = [each.nan_to_num(7.0) for each in results]
     assert torch.equal(*results)
     start = 0
@@ -120,7 +120,7 @@ def test_k7_copy_engine_reads_what_pointers_read(is_transposed: bool, dtype: tor
 
 
 def moved(x: Tensor, counts: tuple[int, ...], shift: int) -> tuple[Tensor, Tensor]:
-    """x with the rows of each group rotated, and the place that each row then has."""
+    """x with the rows of each group rotated, and the new place of each row."""
     order = torch.arange(x.shape[0])
     start = 0
     for count in counts:
@@ -133,7 +133,7 @@ def moved(x: Tensor, counts: tuple[int, ...], shift: int) -> tuple[Tensor, Tenso
 
 @pytest.mark.parametrize("shift", [1, 7, 16])
 def test_k7_a_row_keeps_its_bits_wherever_it_stands_in_its_group(shift: int, device: str) -> None:
-    """Groups of which no row stays in its place: every row has moved, and none has changed."""
+    """In groups where every row has moved, no result has changed."""
     counts = (17, 2, 40, 9)
     x, w = normal(68, K, dtype=torch.float32), weights(torch.float32, experts=4)
     other, place = moved(x, counts, shift)
@@ -146,7 +146,7 @@ def test_k7_a_row_keeps_its_bits_wherever_it_stands_in_its_group(shift: int, dev
 @pytest.mark.parametrize("threads", [1, 4])
 @pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
 def test_k11_cpu_keeps_a_row_bits_at_any_number_of_threads(threads: int, dtype: torch.dtype) -> None:
-    """A row's place in its group and the group's size change nothing with one thread, nor with four."""
+    """A row's place in its group and the group's size change nothing, with one thread or with four."""
     torch.set_num_threads(threads)
     counts, k, n = (17, 2, 40, 9), 512, 320
     x, w = normal(68, k, dtype=dtype), normal(4, n, k, dtype=dtype, seed=1).transpose(1, 2)
@@ -160,7 +160,7 @@ def test_k11_cpu_keeps_a_row_bits_at_any_number_of_threads(threads: int, dtype: 
 
 
 def test_k7_a_row_keeps_its_bits_in_every_group_size(device: str) -> None:
-    """One row among 0, 1, … others of its group, and others of other groups, hostile ones: the same bits."""
+    """One row among 0, 1, … others of its group, and hostile ones in other groups, has the same bits."""
     row, w = normal(1, K, dtype=torch.float32), weights(torch.float32, experts=3)
     expected = matmul(row, w[1])
     expected_kernels = alone_by_kernels(row.to(device), w[1].to(device))
@@ -191,7 +191,7 @@ def test_k7_algorithm_that_sees_the_group_size_is_caught() -> None:
 
 
 def test_k7_operands_of_any_layout_give_the_same_bits() -> None:
-    """Weights as (E, K, N) or as (E, N, K) transposed, strided and unaligned rows."""
+    """Weights as (E, K, N) or as transposed (E, N, K), with strided and unaligned rows, give the same bits."""
     counts = (7, 0, 9)
     x, w = normal(16, K, dtype=torch.float32), weights(torch.float32, experts=3)
     strided, unaligned = torch.empty(16, 2 * K)[:, ::2], torch.empty(16 * K + 1)[1:].view(16, K)
@@ -204,7 +204,7 @@ def test_k7_operands_of_any_layout_give_the_same_bits() -> None:
 
 
 def test_k7_offsets_that_no_one_checked_touch_no_other_memory(device: str) -> None:
-    """On a GPU nobody reads offsets before the kernel: decreasing, negative or too large, they stay within T."""
+    """On a GPU offsets are not checked before the kernel; decreasing, negative or too large ones stay within T."""
     x, w = normal(20, K, dtype=torch.float32, device=device), weights(torch.float32, device, experts=3)
     for bad in ((5, 2, 400), (-7, 30, 10), (2**31 - 1, -(2**31), 20)):
         offsets = torch.tensor(bad, dtype=torch.int32, device=device)
@@ -212,12 +212,12 @@ def test_k7_offsets_that_no_one_checked_touch_no_other_memory(device: str) -> No
 
 
 def test_no_rows_give_no_rows() -> None:
-    """An empty batch of empty groups."""
+    """The batch and its groups may be empty."""
     assert grouped_mm(torch.empty(0, K), weights(torch.float32), ends((0,) * 6)).shape == (0, N)
 
 
 def test_other_forms_and_wrong_offsets_are_refused() -> None:
-    """What `torch._grouped_mm` takes besides, and what it does not check."""
+    """Other forms that `torch._grouped_mm` accepts, and offsets that it does not check, are refused."""
     x, w, offsets = torch.ones(4, 8), torch.ones(2, 8, 3), ends((1, 3))
     with pytest.raises(UnsupportedInput, match=r"grouped_mm: these shapes.*pass \(T, K\), \(E, K, N\)"):
         grouped_mm(x, torch.ones(8, 3), offsets)

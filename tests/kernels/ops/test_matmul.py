@@ -1,4 +1,4 @@
-"""Matrix products: a row's bits are its own, whatever shares its batch, on the CPU and by the kernels."""
+"""Matrix products: a row's bits don't depend on its batch, on the CPU and in the kernels."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def by_kernels(x: Tensor, w: Tensor, bias: Tensor | None = None, arch: str = "sm
 @pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
 @pytest.mark.parametrize(("N", "K"), SHAPES)
 def test_k9_kernels_give_a_row_its_bits_in_every_batch(N: int, K: int, dtype: torch.dtype, device: str) -> None:
-    """Every number of rows around the tiles' sizes: a part of a batch has the bits of the whole."""
+    """For all numbers of rows around tile sizes, a part of a batch has the bits of the whole."""
     x, w = normal(130, K, dtype=dtype, device=device), normal(N, K, dtype=dtype, device=device, seed=1).t()
     whole = by_kernels(x, w)
     for rows in EDGES if K < 1000 else (1, 16, 33, 65, 129):
@@ -38,7 +38,7 @@ def test_k9_kernels_give_a_row_its_bits_in_every_batch(N: int, K: int, dtype: to
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
 def test_k9_hostile_neighbours_change_nothing(dtype: torch.dtype, device: str) -> None:
-    """NaN, Inf, huge and denormal rows beside a row leave its bits alone, by the kernels and by the CPU."""
+    """NaN, Inf, huge and denormal rows beside a row don't change its bits, in the kernels and on the CPU."""
     x, w = normal(20, 1100, dtype=dtype), normal(1100, 72, dtype=dtype, seed=1)
     for row in (0, 7, 19):
         hostile = with_hostile_neighbours(x, row)
@@ -50,17 +50,17 @@ def test_k9_hostile_neighbours_change_nothing(dtype: torch.dtype, device: str) -
 @pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
 @pytest.mark.parametrize(("N", "K"), SHAPES)
 def test_k9_kernels_follow_the_plan(N: int, K: int, dtype: torch.dtype, device: str) -> None:
-    """The kernels add up as the definition does."""
+    """The kernels add in the order of the definition."""
     x, w = normal(70, K, dtype=dtype, device=device), normal(K, N, dtype=dtype, device=device, seed=1)
     bias = normal(N, dtype=dtype, device=device, seed=2)
     expected = matmul_ref(x, w, plan_matmul(N, K, name_of(dtype), ARCHS["sm_90"]), bias)
-    # The interpreter's cast is ours, a GPU's product of one instruction is its own
+    # The interpreter's cast is ours; a GPU's single-instruction product has its own rounding
     torch.testing.assert_close(by_kernels(x, w, bias), expected, rtol=torch.finfo(dtype).eps, atol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
 def test_k9_product_is_within_one_ulp(dtype: torch.dtype, device: str) -> None:
-    """Sums in fp32, rounded once: within 1 ulp of fp64 where the dtype is narrower than the sum."""
+    """Sums are in fp32 and rounded once: within 1 ulp of fp64 if the dtype is narrower than the sum."""
     x, w = normal(33, 512, dtype=dtype).abs(), normal(512, 48, dtype=dtype, seed=1).abs()
     exact = x.double() @ w.double()
     limit = 1.0 if dtype is not torch.float32 else 8.0
@@ -71,7 +71,7 @@ def test_k9_product_is_within_one_ulp(dtype: torch.dtype, device: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
 @pytest.mark.parametrize(("N", "K"), SHAPES)
 def test_k11_cpu_gives_a_row_its_bits_in_every_batch(N: int, K: int, dtype: torch.dtype) -> None:
-    """Every number of rows from 1 to 130, from every tenth place of the batch."""
+    """All numbers of rows from 1 to 130 are tried, from every tenth place of the batch."""
     x, w = normal(140, K, dtype=dtype), normal(N, K, dtype=dtype, seed=1).t()
     whole = matmul(x, w)
     for rows in range(1, 131):
@@ -80,7 +80,7 @@ def test_k11_cpu_gives_a_row_its_bits_in_every_batch(N: int, K: int, dtype: torc
 
 
 def test_k9_stock_product_is_caught_by_the_same_check() -> None:
-    """Negative control: torch's own product does not pass what ours passes."""
+    """Negative control: torch's own product fails the check that ours passes."""
     x, w = normal(140, 2048, dtype=torch.float32), normal(2048, 2048, dtype=torch.float32, seed=1)
     whole = x @ w
     assert not all(torch.equal(x[:rows] @ w, whole[:rows]) for rows in (1, 2, 7, 33))
@@ -88,7 +88,7 @@ def test_k9_stock_product_is_caught_by_the_same_check() -> None:
 
 @pytest.mark.parametrize("M", [5, 70])
 def test_k9_another_order_gives_other_bits(M: int, device: str) -> None:
-    """Negative control: the same kernels by a plan of one segment differ, so that equality above means one order."""
+    """Negative control: the same kernels with a plan of one segment differ, so the order does matter."""
     x, w = (
         normal(1, M, 1100, dtype=torch.float32, device=device),
         normal(1, 1100, 8, dtype=torch.float32, device=device),
@@ -130,7 +130,7 @@ def test_k9_batched_product_is_that_of_each(device: str) -> None:
 def test_k9_reading_by_the_copy_engine_changes_nothing(
     M: int, is_transposed: bool, dtype: torch.dtype, device: str
 ) -> None:
-    """Pointers and descriptors, ragged ends of N and K included, give one result."""
+    """Pointers and descriptors give the same result, with ragged ends of N and K too."""
     x, w = normal(1, M, 1112, dtype=dtype, device=device), normal(1, 1112, 72, dtype=dtype, device=device, seed=1)
     w = w.transpose(1, 2).contiguous().transpose(1, 2) if is_transposed else w
     plan = plan_matmul(72, 1112, name_of(dtype), ARCHS["sm_90"])
@@ -142,7 +142,7 @@ def test_k9_reading_by_the_copy_engine_changes_nothing(
 
 @pytest.mark.parametrize("is_transposed", [True, False], ids=["rows of K", "rows of N"])
 def test_k9_copy_engine_keeps_products_of_a_batch_apart(is_transposed: bool, device: str) -> None:
-    """Weights read as one matrix: no product sees another's rows or weight, hostile ones included."""
+    """Though weights are read as one matrix, no product sees another's rows or weight, even hostile ones."""
     w = normal(3, 128, 72, dtype=torch.float16, device=device, seed=1)
     x = normal(3, 70, 128, dtype=torch.float16, device=device)
     x[2], w[2] = float("nan"), float("inf")
@@ -156,7 +156,7 @@ def test_k9_copy_engine_keeps_products_of_a_batch_apart(is_transposed: bool, dev
 
 
 def test_k9_weight_alone_says_how_it_is_read() -> None:
-    """Rows of whole 16 bytes, on an architecture that has the engine, in a narrow dtype; else by pointers."""
+    """TMA reads it if its rows are whole 16 bytes, the dtype is narrow and the architecture able; else pointers do."""
 
     def is_readable(w: Tensor, arch: str = "sm_90") -> bool:
         return tma.is_readable(w, plan_matmul(w.shape[2], w.shape[1], name_of(w.dtype), ARCHS[arch]))
@@ -169,12 +169,12 @@ def test_k9_weight_alone_says_how_it_is_read() -> None:
     assert not is_readable(w[:, :, ::2])
     assert not is_readable(torch.empty(1, 64, 71, dtype=torch.bfloat16))
     assert not is_readable(torch.empty(1, 63, 72, dtype=torch.bfloat16))
-    # Behind the first weight's last row of K lies the second weight
+    # After the first weight's last row of K comes the second weight
     assert not is_readable(torch.empty(2, 104, 72, dtype=torch.bfloat16))
 
 
 def test_large_batch_of_products_fits_into_a_grid() -> None:
-    """A grid has 65535 places along its last dimension: of more products than that, none is split."""
+    """A grid's last dimension is limited to 65535: with more products than that, none is split."""
     for dtype in ("bfloat16", "float32"):
         plan = plan_matmul(64, 4096, dtype, ARCHS["sm_90"])
         for rows in (1, 16, 64, 100):
@@ -184,7 +184,7 @@ def test_large_batch_of_products_fits_into_a_grid() -> None:
 
 @pytest.mark.parametrize("rows", [5, 70])
 def test_bias_is_added_once_before_rounding(rows: int, device: str) -> None:
-    """A bias for all rows, one of every row's own, and a single value: as the definition, in both kernels."""
+    """A bias for all rows, one per row, and a single value follow the definition, in both kernels."""
     x, w = normal(rows, 1112, dtype=torch.float32, device=device), normal(1112, 8, dtype=torch.float32, device=device)
     plan = plan_matmul(8, 1112, "float32", ARCHS["sm_90"])
     for shape in ((8,), (rows, 8), (1, 8), ()):
@@ -195,7 +195,7 @@ def test_bias_is_added_once_before_rounding(rows: int, device: str) -> None:
 
 
 def test_linear_takes_any_leading_dimensions() -> None:
-    """As `torch.nn.functional.linear`, with a bias."""
+    """`linear` behaves like `torch.nn.functional.linear`, with a bias."""
     x, weight, bias = (normal(*s, dtype=torch.float32) for s in ((2, 3, 40), (24, 40), (24,)))
     result = linear(x, weight, bias)
     torch.testing.assert_close(result, torch.nn.functional.linear(x, weight, bias))
@@ -203,7 +203,7 @@ def test_linear_takes_any_leading_dimensions() -> None:
 
 
 def test_no_rows_give_no_rows() -> None:
-    """An empty batch is a batch: the result is empty too, as torch's."""
+    """An empty batch is valid: the result is empty too, as in torch."""
     w = normal(8, 4, dtype=torch.float32)
     assert matmul(torch.empty(0, 8), w).shape == (0, 4)
     assert bmm(torch.empty(2, 0, 8), w.expand(2, 8, 4)).shape == (2, 0, 4)

@@ -1,4 +1,4 @@
-"""Tiles of products: chosen by the number of rows for speed alone, for any weight, in the order of the plan."""
+"""Tiles of products: the number of rows chooses them for speed alone; the order is the plan's, for any weight."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def launches_of(rows: int, n: int, k: int, dtype: torch.dtype, arch: Arch) -> tu
     ("K", "may_use_tma"), sampled([(64, True), (1024, True), (1024, False), (64, False)], 2), ids=str
 )
 def test_k1_a_thousand_rows_have_the_bits_of_one(K: int, may_use_tma: bool, device: str) -> None:
-    """The persistent kernel of many rows gives each row what one row, a few and some hundred are given."""
+    """The persistent kernel for many rows gives each row the same bits as launches with one, few or some hundred."""
     N, M = 1408, 1100
     x = normal(1, M, K, dtype=torch.float16, device=device)
     w = normal(1, N, K, dtype=torch.float16, device=device, seed=1).transpose(1, 2)
@@ -50,7 +50,7 @@ def test_k1_a_thousand_rows_have_the_bits_of_one(K: int, may_use_tma: bool, devi
 @pytest.mark.parametrize("arch", GPUS, ids=lambda arch: arch.name)
 @pytest.mark.parametrize("N", [4096, 14_336, 28_672])
 def test_k1_many_rows_fill_the_gpu_by_tiles_alone(N: int, arch: Arch) -> None:
-    """From 1,024 rows on one persistent kernel, a block for each multiprocessor, and no sum leaves its block."""
+    """From 1,024 rows on one persistent kernel runs on most multiprocessors, and no sum leaves its block."""
     for rows in (1024, 4096, 5000):
         plan, (only,) = launches_of(rows, N, 4096, torch.bfloat16, arch)
         options = only.options
@@ -63,7 +63,7 @@ def test_k1_many_rows_fill_the_gpu_by_tiles_alone(N: int, arch: Arch) -> None:
 
 @pytest.mark.parametrize("arch", GPUS, ids=lambda arch: arch.name)
 def test_k1_tiles_that_fill_two_fifths_of_the_gpu_add_their_own_segments(arch: Arch) -> None:
-    """Above 64 rows fp32 sums are moved through memory only where most of the GPU would be idle without."""
+    """Above 64 rows fp32 sums go through memory only if most of the GPU would be idle otherwise."""
     for rows, is_split in ((65, True), (128, True), (1000, False), (1024, False)):
         plan, launches = launches_of(rows, 1024, 4096, torch.bfloat16, arch)
         assert plan.segments > 1
@@ -82,13 +82,13 @@ any_dtype = st.sampled_from(DTYPES)
 def test_k2_any_weight_is_spread_over_the_gpu(
     weight: tuple[int, int], dtype: torch.dtype, rows: int, arch: Arch
 ) -> None:
-    """Few rows against a weight of any shape: nearly every multiprocessor reads a part of it, or no part would pay."""
+    """For few rows and any weight shape, nearly every multiprocessor reads a part, or smaller parts would not pay."""
     plan, launches = launches_of(rows, *weight, dtype, arch)
     reading, *adding = launches
     blocks = 1
     for size in reading.grid:
         blocks *= size
-    # Whole blocks of K may make one segment less than was asked for
+    # Whole blocks of K may give one segment less than requested
     asked = 1 << (plan.segments - 1).bit_length()
     is_busy = blocks * asked >= arch.multiprocessors * 3 // 4 * plan.segments
     assert is_busy or asked == SEGMENTS_MAX or plan.k // (asked * 2) < SEGMENT_K_MIN, (blocks, plan)
@@ -102,7 +102,7 @@ def test_k2_any_weight_is_spread_over_the_gpu(
 def test_k2_the_order_of_a_weight_is_the_same_for_every_number_of_rows(
     weight: tuple[int, int], dtype: torch.dtype, arch: Arch
 ) -> None:
-    """What decides the order of additions is one in every launch from 1 row to 5,000, whichever tile it takes."""
+    """The order of additions is the same in every launch from 1 row to 5,000, whatever the tile."""
     orders = set()
     for rows in (1, 16, 17, 64, 65, 200, 1024, 5000):
         _, (first, *_) = launches_of(rows, *weight, dtype, arch)
@@ -115,7 +115,7 @@ def test_k2_the_order_of_a_weight_is_the_same_for_every_number_of_rows(
 def test_k2_few_rows_have_the_bits_of_many_for_any_weight(
     N: int, K: int, dtype: torch.dtype, rows: int, is_transposed: bool
 ) -> None:
-    """Drawn shapes, prime and odd ones among them, as `linear` passes a weight and as it stands."""
+    """The shapes are random, with prime and odd ones, and weights as `linear` passes them and as stored."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     x, w = normal(1, 90, K, dtype=dtype, device=device), normal(1, K, N, dtype=dtype, device=device, seed=1)
     w = w.transpose(1, 2).contiguous().transpose(1, 2) if is_transposed else w

@@ -1,4 +1,4 @@
-"""Means and sums: a result's bits are those of its own elements, whatever else is reduced beside them."""
+"""Means and sums: a result's bits depend only on its own elements, whatever else is reduced."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def by_cpu(x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("width", tuple(BATCH))
 def test_k4_mean_kernel_gives_a_row_its_bits_in_every_batch(width: int, device: str) -> None:
-    """Every number of rows around the tiles' sizes, each from another place of the batch."""
+    """All numbers of rows around tile sizes are tried, each at another place of the batch."""
     assert_rows_keep_their_bits(by_kernel, batch(width, torch.float32, device))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
 def test_k9_hostile_neighbours_do_not_reach_a_mean(dtype: torch.dtype, device: str) -> None:
-    """Not by the kernel, nor by the CPU."""
+    """Hostile neighbours change nothing, either in the kernel or on the CPU."""
     x = normal(20, 100, dtype=dtype)
     assert_neighbours_change_nothing(by_cpu, x)
     assert_neighbours_change_nothing(by_kernel, x.to(device))
@@ -42,13 +42,13 @@ def test_k9_hostile_neighbours_do_not_reach_a_mean(dtype: torch.dtype, device: s
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_k11_cpu_mean_gives_a_row_its_bits_in_every_batch(width: int) -> None:
-    """Every number of rows from 1 to 130."""
+    """All numbers of rows from 1 to 130 are tried."""
     assert_rows_keep_their_bits(by_cpu, normal(140, width, dtype=torch.float32), range(1, 131))
 
 
 @pytest.mark.parametrize("threads", [1, 3, 4])
 def test_k11_cpu_mean_does_not_depend_on_threads(threads: int) -> None:
-    """Any number of threads gives the bits of two, in rows long enough to be shared out."""
+    """Any number of threads gives the bits of two, in rows long enough to be divided among threads."""
     x = normal(5, 70_001, dtype=torch.float32)
     expected = by_cpu(x)
     torch.set_num_threads(threads)
@@ -60,7 +60,7 @@ def test_k11_cpu_mean_does_not_depend_on_threads(threads: int) -> None:
 @pytest.mark.parametrize("width", [1, 7, 257, 4097, WIDE])
 @pytest.mark.parametrize("op", ["mean", "sum"])
 def test_k4_mean_follows_its_definition(op: str, width: int, dtype: torch.dtype, device: str) -> None:
-    """Kernel, CPU and definition are within one ulp of fp64 where the dtype is narrower than the steps."""
+    """Kernel, CPU and definition are within one ulp of fp64 if the dtype is narrower than the steps."""
     x = normal(3, width, dtype=dtype).abs()
     exact = x.double().mean(-1) if op == "mean" else x.double().sum(-1)
     plan = plan_of(op, x)
@@ -70,7 +70,7 @@ def test_k4_mean_follows_its_definition(op: str, width: int, dtype: torch.dtype,
 
 
 def test_k9_mean_whose_block_depends_on_the_batch_is_caught(device: str) -> None:
-    """Negative control: the same kernel with a plan that looks at the number of rows does not pass."""
+    """Negative control: the same kernel with a plan that depends on the number of rows does not pass."""
 
     def variant(x: Tensor) -> Tensor:
         plan = plan_of("mean", x)
@@ -83,7 +83,7 @@ def test_k9_mean_whose_block_depends_on_the_batch_is_caught(device: str) -> None
 @pytest.mark.parametrize("keepdim", [False, True], ids=["dropped", "kept"])
 @pytest.mark.parametrize("dim", [0, 1, -1, (0, 2), (-1, 0), (2, 1, 0, 3), None, ()], ids=str)
 def test_k4_mean_takes_any_dimensions(dim: int | Sequence[int] | None, keepdim: bool) -> None:
-    """Shape and value are torch's, for one, several and all dimensions, and for a scalar."""
+    """Shape and value match torch's, for one, several and all dimensions, and for a scalar."""
     x = normal(3, 4, 5, 6, dtype=torch.float32)
     for ours, torchs in ((mean, torch.mean), (sum_rows, torch.sum)):
         torch.testing.assert_close(ours(x, dim, keepdim), torchs(x, dim, keepdim), rtol=1e-5, atol=1e-6)
@@ -91,7 +91,7 @@ def test_k4_mean_takes_any_dimensions(dim: int | Sequence[int] | None, keepdim: 
 
 
 def test_k4_mean_over_a_dimension_does_not_see_the_others() -> None:
-    """Over the middle of a batch: each sample has the bits that it has alone, whatever its strides."""
+    """In a mean over a middle dimension each sample has the same bits as alone, whatever its strides."""
     x = normal(6, 50, 7, dtype=torch.float32)
     whole = mean(x, 1)
     for b in range(6):
@@ -102,7 +102,7 @@ def test_k4_mean_over_a_dimension_does_not_see_the_others() -> None:
 
 
 def test_k4_mean_reads_as_another_dtype() -> None:
-    """dtype is what x is read as, and what the result has, as in torch."""
+    """dtype is the type in which x is read and the result returned, as in torch."""
     x = normal(4, 300, dtype=torch.bfloat16)
     assert torch.equal(mean(x, -1, dtype=torch.float32), mean(x.float(), -1))
     assert torch.equal(mean(x.float(), -1, dtype=torch.bfloat16), mean(x, -1))
@@ -110,7 +110,7 @@ def test_k4_mean_reads_as_another_dtype() -> None:
 
 
 def test_no_rows_give_no_means() -> None:
-    """An empty batch is a batch."""
+    """An empty batch is valid."""
     assert mean(torch.empty(0, 8), -1).shape == (0,)
     assert mean(torch.empty(0, 8), -1, keepdim=True).shape == (0, 1)
 

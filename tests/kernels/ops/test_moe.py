@@ -1,4 +1,4 @@
-"""A mixture of experts as a whole: a token's bits are its own, wherever its experts' other tokens come from."""
+"""A mixture of experts as a whole: a token's bits don't depend on the other tokens of its experts."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def by_kernels(x: Tensor, router_w: Tensor, gate_up_w: Tensor, down_w: Tensor) -
 
 
 def assert_close(result: Tensor, expected: Tensor) -> None:
-    """Within what three roundings make of terms as large as the largest result."""
+    """Assert equality within three roundings of terms as large as the largest result."""
     eps = torch.finfo(result.dtype).eps
     torch.testing.assert_close(result, expected, rtol=4 * eps, atol=8 * eps * float(expected.abs().max()))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
 def test_k11_cpu_gives_a_token_its_bits_in_every_batch(dtype: torch.dtype) -> None:
-    """Cut at many places, and permuted so that no token stays where it was."""
+    """The batch is cut at many places, and permuted so that no token keeps its place."""
     x, w = normal(70, H, dtype=dtype), weights(dtype)
     whole = moe(x, *w, TOP_K)
     for rows in (1, 2, 3, 15, 16, 17, 33, 64):
@@ -65,7 +65,7 @@ def test_k11_cpu_gives_a_token_its_bits_in_every_batch(dtype: torch.dtype) -> No
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=name_of)
 def test_k7_kernels_give_a_token_its_bits_in_every_batch(dtype: torch.dtype, device: str) -> None:
-    """The same by the kernels, one after the other."""
+    """The kernels pass the same check, run one after the other."""
     x, w = normal(22, H, dtype=dtype, device=device), weights(dtype, device)
     whole = by_kernels(x, *w)
     assert torch.equal(by_kernels(x.roll(1, 0), *w), whole.roll(1, 0))
@@ -75,7 +75,7 @@ def test_k7_kernels_give_a_token_its_bits_in_every_batch(dtype: torch.dtype, dev
 
 
 def test_k7_hostile_neighbours_change_nothing() -> None:
-    """NaN, Inf and huge tokens are routed too, and stay among themselves."""
+    """NaN, Inf and huge tokens are routed too, and affect no other token."""
     x, w = normal(20, H, dtype=torch.float32), weights(torch.float32)
     expected = moe(x, *w, TOP_K)
     for row in (0, 7, 19):
@@ -83,7 +83,7 @@ def test_k7_hostile_neighbours_change_nothing() -> None:
 
 
 def test_k7_every_token_to_one_expert_drops_none() -> None:
-    """An expert that all tokens choose takes them all, and a token's result is what it is alone."""
+    """If all tokens choose one expert it processes them all, and a token's result is the same as alone."""
     x, (_, gate_up_w, down_w) = normal(50, H, dtype=torch.float32), weights(torch.float32)
     for expert in (0, 3, 5):
         ids, ones = torch.full((50, 1), expert), torch.ones(50, 1)
@@ -97,14 +97,14 @@ def test_k7_every_token_to_one_expert_drops_none() -> None:
 @pytest.mark.parametrize("normalise", [True, False], ids=["normalised", "as_they_are"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
 def test_k7_result_is_that_of_the_formula(dtype: torch.dtype, normalise: bool) -> None:
-    """Against fp64, token by token."""
+    """The result is compared with fp64, token by token."""
     x, w = normal(25, H, dtype=dtype), weights(dtype)
     expected = moe_ref(x, *w, TOP_K, normalise=normalise)
     assert_close(moe(x, *w, TOP_K, normalise=normalise), expected)
 
 
 def test_k7_slot_of_no_expert_adds_nothing() -> None:
-    """Ids that another rank holds: as if the slot were not there."""
+    """Ids of experts on another rank act as if the slot did not exist."""
     x, (_, gate_up_w, down_w) = normal(9, H, dtype=torch.float32), weights(torch.float32)
     ids = torch.tensor([[2, 5]] * 9)
     without = torch.tensor([[2, E]] * 9)
@@ -115,7 +115,7 @@ def test_k7_slot_of_no_expert_adds_nothing() -> None:
 
 
 def test_k7_product_that_sees_the_group_is_caught() -> None:
-    """Negative control: torch's own grouped product in place of ours changes a token's bits with its neighbours."""
+    """Negative control: with torch's own grouped product a token's bits change with its neighbours."""
     hidden = 1024
     x = normal(64, hidden, dtype=torch.float32)
     down_w = normal(2, hidden, hidden, dtype=torch.float32, seed=1)
@@ -136,7 +136,7 @@ def test_k7_router_in_bf16_is_caught() -> None:
 
 
 def test_wrong_operands_are_refused() -> None:
-    """The message names the operation and every shape; no tokens are no error."""
+    """The message names the operation and every shape; an empty batch is valid."""
     x, w = normal(4, H, dtype=torch.float32), weights(torch.float32)
     assert moe(x[:0], *w, TOP_K).shape == (0, H)
     with pytest.raises(UnsupportedInput, match=r"moe: the router does not fit.*pass \(T, H\) and \(E, H\)"):

@@ -1,4 +1,4 @@
-"""To the experts and back: one stable order, and sums that no neighbour can reorder."""
+"""Permuting to the experts and back: one stable order, and sums that no neighbour can reorder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spanreplay_kernels.ops.permute import Permutation, combine, combine_triton,
 
 
 def some_ids(tokens: int, top_k: int, experts: int, seed: int = 0) -> Tensor:
-    """Ids as a router gives them: a token's are different."""
+    """Ids as from a router: those of a token differ."""
     return normal(tokens, experts, dtype=torch.float32, seed=seed).argsort(1)[:, :top_k].contiguous()
 
 
@@ -30,7 +30,7 @@ IDS = {
 
 @pytest.mark.parametrize(("ids", "experts"), IDS.values(), ids=IDS.keys())
 def test_k7_kernels_sort_as_the_definition(ids: Tensor, experts: int, device: str) -> None:
-    """Integers: equal, whatever number of programs counts them."""
+    """The integers are equal, whatever the number of programs."""
     found, expected = permute_triton(ids.to(device), experts), permute_ref(ids, experts)
     for name, one, other in zip(Permutation._fields, found, expected, strict=True):
         assert torch.equal(one.cpu(), other), name
@@ -55,7 +55,7 @@ def test_k7_order_is_stable_and_its_inverse_is(ids: Tensor, experts: int) -> Non
 @pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
 @pytest.mark.parametrize("H", [1, 100, 1030])
 def test_k7_kernel_and_cpu_combine_to_the_same_bits(H: int, dtype: torch.dtype, device: str) -> None:
-    """Multiplied and added in one order, without a fused rounding: CPU and kernel agree to the bit."""
+    """Multiplied and added in one order without fused rounding, CPU and kernel agree to the bit."""
     ids = some_ids(9, 4, 6)
     inverse = permute(ids, 6).inverse
     out, weights = normal(36, H, dtype=dtype), normal(9, 4, dtype=torch.float32, seed=1)
@@ -67,14 +67,14 @@ def test_k7_kernel_and_cpu_combine_to_the_same_bits(H: int, dtype: torch.dtype, 
 
 
 def test_k7_a_token_keeps_its_sum_whatever_shares_its_batch(device: str) -> None:
-    """A token alone, and among hostile ones at another place: the same bits."""
+    """A token has the same bits alone, and at another place among hostile ones."""
     out, weights = normal(4, 50, dtype=torch.float32), normal(1, 4, dtype=torch.float32, seed=1)
     expected = combine(out, torch.arange(4)[None], weights)
     for tokens, at in ((1, 0), (3, 1), (17, 16)):
         rows = torch.empty(4 * tokens, 50)
         for row in range(rows.shape[0]):
             rows[row] = HOSTILE[row % len(HOSTILE)]
-        # Every row has moved: the token's rows stand at places that are not in the order of its slots
+        # Every row has moved, and a token's rows are at places that are not in the order of its slots
         places = torch.randperm(4 * tokens, generator=torch.Generator().manual_seed(tokens)).view(tokens, 4)
         rows[places[at]] = out
         others = torch.ones(tokens, 4)
@@ -85,7 +85,7 @@ def test_k7_a_token_keeps_its_sum_whatever_shares_its_batch(device: str) -> None
 
 
 def test_k7_index_add_in_another_order_is_caught() -> None:
-    """Negative control: experts added in the order in which they come by give other bits."""
+    """Negative control: adding experts in the order of arrival gives other bits."""
     out, weights = normal(64, 50, dtype=torch.float32), normal(8, 8, dtype=torch.float32, seed=1)
     places = torch.randperm(64, generator=torch.Generator().manual_seed(0)).view(8, 8)
     expected = combine(out, places, weights)
@@ -99,7 +99,7 @@ def test_k7_index_add_in_another_order_is_caught() -> None:
 
 
 def test_wrong_operands_are_refused() -> None:
-    """The message names the operation and what to pass; no tokens are no error."""
+    """The message names the operation and what to pass; an empty batch is valid."""
     with pytest.raises(UnsupportedInput, match=r"permute: these are not experts' ids.*pass int64"):
         permute(torch.ones(3, 2), 4)
     with pytest.raises(UnsupportedInput, match="num_experts is 0"):

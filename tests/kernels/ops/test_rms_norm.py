@@ -1,4 +1,4 @@
-"""Root-mean-square normalisation: a row's bits are its own, with and without a residual, and within one ulp."""
+"""Root-mean-square normalisation: bitwise independent of the batch, with or without a residual, within one ulp."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def residual_by_cpu(x: Tensor) -> Tensor:
 @pytest.mark.parametrize("op", [by_kernel, residual_by_kernel], ids=["alone", "with_residual"])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_k3_kernel_gives_a_row_its_bits_in_every_batch(op: Op, width: int, device: str) -> None:
-    """Every number of rows around the tiles' sizes, each from another place of the batch."""
+    """All numbers of rows around tile sizes are tried, each at another place of the batch."""
     assert_rows_keep_their_bits(op, batch(width, torch.bfloat16, device))
 
 
 @pytest.mark.parametrize("width", [4097, WIDE])
 def test_k3_long_rows_keep_their_bits(width: int, device: str) -> None:
-    """A tile of one row, and a row that is read twice."""
+    """A tile of one row, and a row that is read twice, are tried."""
     x = normal(9, width, dtype=torch.float32, device=device)
     for op in (by_kernel, residual_by_kernel, by_cpu, residual_by_cpu):
         assert_rows_keep_their_bits(op, x, (1, 2, 5))
@@ -66,7 +66,7 @@ def test_k3_long_rows_keep_their_bits(width: int, device: str) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
 def test_k9_hostile_neighbours_do_not_reach_a_norm(dtype: torch.dtype, device: str) -> None:
-    """Not by the kernel, nor by the CPU, with a residual or without."""
+    """Hostile neighbours change nothing, in the kernel or on the CPU, with or without a residual."""
     x = normal(20, 100, dtype=dtype)
     for op in (by_cpu, residual_by_cpu):
         assert_neighbours_change_nothing(op, x)
@@ -76,7 +76,7 @@ def test_k9_hostile_neighbours_do_not_reach_a_norm(dtype: torch.dtype, device: s
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_k11_cpu_norm_gives_a_row_its_bits_in_every_batch(width: int) -> None:
-    """Every number of rows from 1 to 130."""
+    """All numbers of rows from 1 to 130 are tried."""
     assert_rows_keep_their_bits(residual_by_cpu, normal(140, width, dtype=torch.float32), range(1, 131))
 
 
@@ -93,7 +93,7 @@ def test_k11_cpu_norm_does_not_depend_on_threads(threads: int) -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
 @pytest.mark.parametrize("width", [1, 7, 257, 4097, WIDE])
 def test_k3_norm_follows_its_definition(width: int, dtype: torch.dtype, device: str) -> None:
-    """Kernel and CPU give what the definition gives: the sum to the bit, the norm within the last place."""
+    """Kernel and CPU match the definition: the sum to the bit, the norm within the last place."""
     x, residual = normal(3, width, dtype=dtype, device=device), normal(3, width, dtype=dtype, device=device, seed=2)
     weight, plan = weight_of(x), plan_of("rms_norm", x)
     expected, total, rstd = rms_norm_ref(x, weight, EPS, plan, residual)
@@ -110,11 +110,11 @@ def test_k3_norm_follows_its_definition(width: int, dtype: torch.dtype, device: 
 @pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
 @pytest.mark.parametrize("width", [64, 1000, 4096])
 def test_k9_norm_is_within_one_ulp(width: int, dtype: torch.dtype, device: str) -> None:
-    """All steps in fp32, rounded once: within 1 ulp of fp64 where the dtype is narrower than the steps."""
+    """All steps are in fp32, rounded once: within 1 ulp of fp64 if the dtype is narrower than the steps."""
     x, weight = normal(16, width, dtype=dtype), weight_of(torch.empty(1, width, dtype=dtype))
     wide = x.double()
     exact = wide / (wide.square().mean(-1, keepdim=True) + EPS).sqrt() * weight.double()
-    # fp16 has fewer bits below 2⁻¹⁴: an ulp there is not what `ulps_from` takes it for
+    # fp16 has fewer bits below 2⁻¹⁴: an ulp there is larger than `ulps_from` assumes
     exact_and_normal = exact.where(exact.abs() > 2**-13, 1.0)
     limit = 1.0 if dtype is not torch.float32 else 4.0
     kernel = rms_norm_triton(x.to(device), weight.to(device), EPS, plan_of("rms_norm", x))[0].cpu()
@@ -123,7 +123,7 @@ def test_k9_norm_is_within_one_ulp(width: int, dtype: torch.dtype, device: str) 
 
 
 def test_k3_norm_of_a_sum_is_that_of_the_rounded_sum(device: str) -> None:
-    """With a residual: the bits of the norm alone, over the sum as it was stored."""
+    """With a residual the bits equal the norm alone over the sum as it was stored."""
     x, residual = (normal(9, 300, dtype=torch.bfloat16, seed=seed) for seed in (0, 1))
     weight, plan = weight_of(x), plan_of("rms_norm", x)
     y, total = rms_norm_residual(x, residual, weight, EPS)
@@ -133,7 +133,7 @@ def test_k3_norm_of_a_sum_is_that_of_the_rounded_sum(device: str) -> None:
 
 
 def test_k9_norm_whose_block_depends_on_the_batch_is_caught(device: str) -> None:
-    """Negative control: the same kernel with a plan that looks at the number of rows does not pass."""
+    """Negative control: the same kernel with a plan that depends on the number of rows does not pass."""
 
     def variant(x: Tensor) -> Tensor:
         plan = plan_of("rms_norm", x)
@@ -144,7 +144,7 @@ def test_k9_norm_whose_block_depends_on_the_batch_is_caught(device: str) -> None
 
 
 def test_k9_normalisation_by_the_batch_is_caught(device: str) -> None:
-    """Negative control: what takes its mean over all rows lets neighbours in."""
+    """Negative control: a mean over all rows lets neighbours in."""
     with pytest.raises(AssertionError):
         assert_neighbours_change_nothing(
             lambda x: x / x.square().mean().sqrt(), normal(5, 30, dtype=torch.float32, device=device)
@@ -153,7 +153,7 @@ def test_k9_normalisation_by_the_batch_is_caught(device: str) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
 def test_fused_norm_answers_as_torch_does(dtype: torch.dtype) -> None:
-    """Result, 1 / root mean square, shapes and the default eps are `aten::_fused_rms_norm`'s."""
+    """Result, 1 / root mean square, shapes and the default eps match `aten::_fused_rms_norm`."""
     x = normal(2, 3, 4, 6, dtype=dtype)
     for shape in ([6], [4, 6]):
         weight = normal(*shape, dtype=dtype, seed=1)
@@ -166,7 +166,7 @@ def test_fused_norm_answers_as_torch_does(dtype: torch.dtype) -> None:
 
 
 def test_norm_takes_any_leading_dimensions_and_no_weight() -> None:
-    """As `torch.nn.functional.rms_norm`; a weight may be fp32 beside a narrower x; no rows give no rows."""
+    """As in `torch.nn.functional.rms_norm`; a weight may be fp32 with a narrower x; an empty batch is valid."""
     x = normal(2, 3, 40, dtype=torch.float32)
     torch.testing.assert_close(rms_norm(x), torch.nn.functional.rms_norm(x, (40,), eps=EPS))
     strided = x.transpose(0, 1)

@@ -1,4 +1,4 @@
-"""Rotary position embedding: an element's bits are its own, and the same on every device."""
+"""Rotary position embedding: an element's bits are independent of the batch, and the same on every device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Rotate = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def angles(S: int, D: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
-    """cos and sin (1, S, D) of positions 0 … S - 1, as a model's rotary embedding makes them."""
+    """cos and sin (1, S, D) of positions 0 … S - 1, as from a model's rotary embedding."""
     frequencies = 1e4 ** (-torch.arange(0, D, 2).double() / D)
     both = torch.outer(torch.arange(S).double(), frequencies).repeat(1, 2)[None]
     return both.cos().to(dtype), both.sin().to(dtype)
@@ -31,7 +31,7 @@ def by_kernel(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def assert_parts_keep_their_bits(rotate: Rotate, x: Tensor, cos: Tensor, sin: Tensor) -> None:
-    """A sequence alone, a chunk of it and one token have the bits that they have in the whole batch."""
+    """Assert that a sequence alone, a chunk of it and one token have the same bits as in the whole batch."""
     whole = rotate(x, cos, sin)
     for b in range(x.shape[0]):
         assert torch.equal(rotate(x[b : b + 1], cos, sin)[0], whole[b]), b
@@ -43,7 +43,7 @@ def assert_parts_keep_their_bits(rotate: Rotate, x: Tensor, cos: Tensor, sin: Te
 @pytest.mark.parametrize("rotate", [by_cpu, by_kernel], ids=["cpu", "kernel"])
 @pytest.mark.parametrize(("H", "S", "D"), [(3, 7, 2), (1, 5, 20), (5, 4, 128)])
 def test_k9_rope_gives_a_token_its_bits_in_every_batch(rotate: Rotate, H: int, S: int, D: int, device: str) -> None:
-    """Any sequences, any part of them, odd sizes included."""
+    """Any sequences and any part of them are tried, with odd sizes too."""
     where = "cpu" if rotate is by_cpu else device
     x = normal(4, H, S, D, dtype=torch.float32, device=where)
     assert_parts_keep_their_bits(rotate, x, *(each.to(where) for each in angles(S, D)))
@@ -51,7 +51,7 @@ def test_k9_rope_gives_a_token_its_bits_in_every_batch(rotate: Rotate, H: int, S
 
 @pytest.mark.parametrize("rotate", [by_cpu, by_kernel], ids=["cpu", "kernel"])
 def test_k9_hostile_neighbours_do_not_reach_a_token(rotate: Rotate, device: str) -> None:
-    """NaN, Inf, huge and denormal tokens beside one, in its sequence and in others, leave its bits alone."""
+    """NaN, Inf, huge and denormal tokens beside one, in its sequence and in others, don't change its bits."""
     where = "cpu" if rotate is by_cpu else device
     x = normal(2, 3, 6, 20, dtype=torch.bfloat16, device=where)
     cos, sin = (each.to(where) for each in angles(6, 20))
@@ -66,7 +66,7 @@ def test_k9_hostile_neighbours_do_not_reach_a_token(rotate: Rotate, device: str)
 @pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
 @pytest.mark.parametrize("angle_dtype", DTYPES, ids=name_of)
 def test_k9_rope_is_its_definition_to_the_bit(dtype: torch.dtype, angle_dtype: torch.dtype, device: str) -> None:
-    """The CPU and the kernel have the same bits: no step but one that IEEE 754 defines."""
+    """CPU and kernel have the same bits, because every step is defined by IEEE 754."""
     if angle_dtype not in (dtype, torch.float32):
         with pytest.raises(UnsupportedInput, match="cos or sin do not fit"):
             rope(*(torch.ones(1, 1, 1, 2, dtype=dtype),) * 2, *angles(1, 2, angle_dtype))
@@ -79,7 +79,7 @@ def test_k9_rope_is_its_definition_to_the_bit(dtype: torch.dtype, angle_dtype: t
 
 
 def test_k9_rope_is_that_of_transformers() -> None:
-    """In fp32 bit for bit; of a narrower dtype ours is rounded once, and so is nearer to fp64."""
+    """In fp32 it is equal bit for bit; in narrower dtypes ours is rounded once, and so is nearer to fp64."""
     from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
     q, k = normal(2, 4, 9, 64, dtype=torch.float32), normal(2, 2, 9, 64, dtype=torch.float32, seed=1)
@@ -93,7 +93,7 @@ def test_k9_rope_is_that_of_transformers() -> None:
 
 
 def test_k9_rope_takes_any_strides_and_angles_of_each_sequence(device: str) -> None:
-    """Heads as a projection leaves them, transposed; angles for all sequences or of each; no tokens."""
+    """Heads transposed as from a projection, angles common or per sequence, and no tokens at all."""
     projected = normal(2, 5, 3, 20, dtype=torch.float32)
     x = projected.transpose(1, 2)
     cos, sin = angles(5, 20)
@@ -111,7 +111,7 @@ def test_k9_rope_takes_any_strides_and_angles_of_each_sequence(device: str) -> N
 
 
 def test_k9_rope_that_counts_tokens_of_the_batch_is_caught() -> None:
-    """Negative control: a token's angle by its place in the packed batch, not in its sequence, does not pass."""
+    """Negative control: using a token's place in the packed batch instead of its sequence does not pass."""
 
     def variant(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         B, _, S, D = x.shape

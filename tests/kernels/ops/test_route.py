@@ -1,4 +1,4 @@
-"""The router: which experts, in which order, with which weights; and where ties and NaN go."""
+"""The router: chosen experts, their order and weights, and the handling of ties and NaN."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def by_kernel(logits: Tensor, top_k: int, normalise: bool = True) -> tuple[Tenso
 
 
 def assert_same(result: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor]) -> None:
-    """Bits of the weights, NaN included, and ids."""
+    """Assert equal bits of the weights, including NaN, and equal ids."""
     assert torch.equal(result[0].cpu().view(torch.int32), expected[0].cpu().view(torch.int32))
     assert torch.equal(result[1].cpu(), expected[1].cpu())
 
@@ -35,7 +35,7 @@ def assert_same(result: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor]) 
 def test_k7_kernel_and_cpu_give_the_same_bits(
     E: int, top_k: int, normalise: bool, dtype: torch.dtype, device: str
 ) -> None:
-    """The kernel's weights and ids are the CPU's, bit for bit, for ordinary and for large logits."""
+    """The kernel's weights and ids equal the CPU's, bit for bit, for ordinary and for large logits."""
     logits = torch.cat([normal(6, E, dtype=dtype), normal(6, E, dtype=dtype, seed=1) * 40])
     assert_same(by_kernel(logits.to(device), top_k, normalise), route(logits, top_k, normalise=normalise))
 
@@ -57,7 +57,7 @@ def test_k7_a_row_keeps_its_route_in_every_batch(dtype: torch.dtype, device: str
 
 @pytest.mark.parametrize("threads", [1, 2, 4])
 def test_k11_number_of_threads_changes_no_route(threads: int) -> None:
-    """Nothing is left to how the CPU shares out its work, not even between numbers of threads."""
+    """Nothing depends on how the CPU divides its work, even with other numbers of threads."""
     logits = normal(999, 129, dtype=torch.float32)
     expected = route(logits, 8)
     torch.set_num_threads(threads)
@@ -65,7 +65,7 @@ def test_k11_number_of_threads_changes_no_route(threads: int) -> None:
 
 
 def test_k7_hostile_neighbours_change_no_route(device: str) -> None:
-    """NaN, Inf and huge rows beside a row leave its experts and weights alone."""
+    """NaN, Inf and huge rows beside a row change neither its experts nor its weights."""
     logits = normal(12, 32, dtype=torch.float32)
     for row in (0, 7, 11):
         hostile = with_hostile_neighbours(logits, row)
@@ -77,7 +77,7 @@ def test_k7_hostile_neighbours_change_no_route(device: str) -> None:
 
 
 def test_k7_of_equal_logits_the_lowest_id_is_first(device: str) -> None:
-    """All equal, equal pairs, and zeros of both signs."""
+    """All equal, equal pairs, and zeros of both signs are tried."""
     logits = torch.tensor([[1.0] * 8, [0, 3, 1, 3, 1, 3, 0, 0], [-1, 0.0, -0.0, 0.0, -0.0, -1, -1, -1]])
     expected = torch.tensor([[0, 1, 2, 3], [1, 3, 5, 2], [1, 2, 3, 4]])
     for weights, ids in (route(logits, 4), by_kernel(logits.to(device), 4)):
@@ -86,7 +86,7 @@ def test_k7_of_equal_logits_the_lowest_id_is_first(device: str) -> None:
 
 
 def test_k7_nan_is_the_smallest_logit_and_ids_stay_valid(device: str) -> None:
-    """A row of NaN, of −Inf or with +Inf has valid, different experts; its weights are NaN, and no other row's."""
+    """A row with NaN, −Inf or +Inf has valid, different experts; its weights are NaN, and no other row's are."""
     nan, inf = float("nan"), float("inf")
     logits = torch.tensor([[nan, 1, 2, 3], [nan] * 4, [-inf] * 4, [inf, 0, inf, 0], [0, 1, 2, 3], [-inf, 0, -inf, 0]])
     expected = torch.tensor([[3, 2, 1], [0, 1, 2], [0, 1, 2], [0, 2, 1], [3, 2, 1], [1, 3, 0]])
@@ -98,7 +98,7 @@ def test_k7_nan_is_the_smallest_logit_and_ids_stay_valid(device: str) -> None:
 
 @pytest.mark.parametrize(("E", "top_k"), SHAPES)
 def test_k7_route_is_softmax_and_top_k(E: int, top_k: int) -> None:
-    """Against torch's own in fp64: the same experts, and weights within a few units in the last place."""
+    """Compared with torch in fp64: the same experts, and weights within a few units in the last place."""
     logits = normal(50, E, dtype=torch.float32)
     values, expected = logits.double().softmax(1).topk(top_k, dim=1)
     weights, ids = route(logits, top_k)
@@ -108,7 +108,7 @@ def test_k7_route_is_softmax_and_top_k(E: int, top_k: int) -> None:
 
 
 def test_k7_ties_of_topk_are_caught() -> None:
-    """Negative control: torch.topk alone promises no order of equal values, and the check above sees it."""
+    """Negative control: torch.topk alone promises no order of equal values, and the check above detects it."""
     logits = torch.zeros(64, 128)
     assert not torch.equal(logits.topk(8, dim=1).indices, route(logits, 8)[1])
 
@@ -125,7 +125,7 @@ def test_k7_a_sum_in_another_order_is_caught() -> None:
 
 
 def test_k9_portable_functions_are_within_two_ulp() -> None:
-    """exp and log against fp64, over what softmax and sampling ask of them; and at the ends of their range."""
+    """exp and log are compared with fp64 over the range that softmax and sampling use, and at its ends."""
     x = torch.linspace(-87, 88, 200_001)
     assert ulps_from(torch.exp(x.double()), exp(x)) <= 2
     y = torch.cat([torch.exp2(torch.linspace(-40, 10, 200_001)), torch.linspace(0.4, 2.5, 100_001)])
@@ -138,7 +138,7 @@ def test_k9_portable_functions_are_within_two_ulp() -> None:
 
 
 def test_definition_is_what_the_cpu_runs() -> None:
-    """`route` on the CPU is `route_ref` with the CPU's plan, which is the GPU's order."""
+    """`route` on the CPU equals `route_ref` with the CPU's plan, which has the GPU's order."""
     logits = normal(9, 40, dtype=torch.float32)
     for arch in ("cpu", "sm_80", "sm_120"):
         assert_same(route_ref(logits, 4, True, plan_rows("softmax", 40, "float32", ARCHS[arch])), route(logits, 4))

@@ -1,4 +1,4 @@
-"""Sampling: a row's token depends on its logits, seed and position alone, and is a draw from their softmax."""
+"""Sampling: a row's token depends only on its logits, seed and position, and is drawn from their softmax."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KNOWN = {
         (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
     ),
 }
-"""Random123's own vectors of known answers for philox4x32 with 10 rounds."""
+"""Random123's published test vectors for philox4x32 with 10 rounds."""
 
 
 def rows_of(batch: int, start: int = 0) -> tuple[Tensor, Tensor]:
@@ -52,7 +52,7 @@ def by_kernel(
 def test_k9_generator_gives_the_published_answers(
     counter: tuple[int, ...], key: tuple[int, ...], expected: tuple[int, ...]
 ) -> None:
-    """Philox 4×32-10 is the published one."""
+    """Philox 4×32-10 matches the published one."""
     words = philox(tuple(map(torch.tensor, counter)), tuple(map(torch.tensor, key)))
     assert tuple(int(word) for word in words) == expected
 
@@ -70,7 +70,7 @@ PARAMETERS: tuple[dict[str, Any], ...] = (
 @pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
 @pytest.mark.parametrize("parameters", PARAMETERS, ids=str)
 def test_k9_kernel_and_cpu_draw_the_same_tokens(parameters: dict[str, Any], dtype: torch.dtype, device: str) -> None:
-    """Given the same logits, bit for bit, whatever the parameters."""
+    """Equal logits give equal tokens, whatever the parameters."""
     logits = normal(12, 301, dtype=dtype) * 3
     expected = sample(logits, *rows_of(12), **parameters)
     found = by_kernel(logits.to(device), *rows_of(12), **parameters)
@@ -79,7 +79,7 @@ def test_k9_kernel_and_cpu_draw_the_same_tokens(parameters: dict[str, Any], dtyp
 
 
 def test_k9_kernel_and_cpu_agree_over_many_chunks(device: str) -> None:
-    """A vocabulary of several blocks with a ragged end, and one of a single token."""
+    """A vocabulary of several blocks with a ragged end, and one of a single token, are tried."""
     logits = normal(3, 8192 + 77, dtype=torch.float32)
     logits[0, 8192 + 76] = 50.0
     expected = sample(logits, *rows_of(3))
@@ -91,7 +91,7 @@ def test_k9_kernel_and_cpu_agree_over_many_chunks(device: str) -> None:
 
 @pytest.mark.parametrize("parameters", [{}, {"temperature": 1.3, "top_k": 20, "top_p": 0.9}], ids=str)
 def test_k9_a_row_draws_its_token_in_every_batch(parameters: dict[str, Any], device: str) -> None:
-    """Cut, turned round and among hostile rows, on the CPU and by the kernel: the same token."""
+    """In parts of a batch, in reverse and among hostile rows, on the CPU and by the kernel, the token is the same."""
     logits, (seeds, positions) = normal(130, 97, dtype=torch.float32) * 2, rows_of(130)
     whole = sample(logits, seeds, positions, **parameters)
     for rows in range(1, 130, 9):
@@ -109,7 +109,7 @@ def test_k9_a_row_draws_its_token_in_every_batch(parameters: dict[str, Any], dev
 
 @pytest.mark.parametrize("threads", [1, 2, 4])
 def test_k11_number_of_threads_changes_no_token(threads: int) -> None:
-    """Not even between numbers of threads."""
+    """The tokens are the same with any number of threads."""
     logits = normal(3, 9999, dtype=torch.float32)
     expected = sample(logits, *rows_of(3), top_p=0.9)
     torch.set_num_threads(threads)
@@ -117,7 +117,7 @@ def test_k11_number_of_threads_changes_no_token(threads: int) -> None:
 
 
 def test_k9_generator_of_a_batch_is_caught() -> None:
-    """Negative control: torch.multinomial shares one state among rows, and a cut batch draws other tokens."""
+    """Negative control: torch.multinomial shares one state among rows, so a part of a batch draws other tokens."""
     p = normal(64, 97, dtype=torch.float32).softmax(1)
 
     def draw(rows: Tensor) -> Tensor:
@@ -127,7 +127,7 @@ def test_k9_generator_of_a_batch_is_caught() -> None:
 
 
 def test_k9_seed_and_position_are_all_that_differs() -> None:
-    """The same (seed, position) draws the same; another of either draws independently."""
+    """An equal (seed, position) draws the same; another value of either draws independently."""
     logits = torch.zeros(1, 1000).expand(64, 1000)
     one, many = torch.ones(64, dtype=torch.int64), torch.arange(64)
     assert sample(logits, one, one).unique().numel() == 1
@@ -138,7 +138,7 @@ def test_k9_seed_and_position_are_all_that_differs() -> None:
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
 def test_k9_tokens_are_drawn_by_their_probabilities(temperature: float) -> None:
-    """40,000 draws at consecutive positions: each frequency within four deviations of its probability."""
+    """40,000 draws at consecutive positions: each frequency is within four deviations of its probability."""
     draws, logits = 40_000, torch.tensor([2.0, 1.0, 0.0, 0.0, -1.0, -3.0, -float("inf")])
     tokens = sample(
         logits.expand(draws, 7), torch.full((draws,), 42), torch.arange(draws), temperature=temperature
@@ -147,14 +147,14 @@ def test_k9_tokens_are_drawn_by_their_probabilities(temperature: float) -> None:
     for token, p in enumerate(expected.tolist()):
         deviation = math.sqrt(p * (1 - p) / draws)
         assert abs(float((tokens == token).double().mean()) - p) <= 4 * deviation, token
-    # A draw says nothing about the next
+    # A draw says nothing about the next one
     first, second = (tokens[:-1] == 0).double(), (tokens[1:] == 0).double()
     p = float(expected[0])
     assert abs(float((first * second).mean()) - p * p) <= 4 * math.sqrt(p * p * (1 - p * p) / draws) * 1.5
 
 
 def test_k9_rare_tokens_are_drawn_too() -> None:
-    """The noise reaches far enough for one in ten thousand: expected 30 of 300,000, 10 to 55 allowed."""
+    """The noise is fine enough for one in ten thousand: expected 30 of 300,000, 10 to 55 allowed."""
     draws = 300_000
     logits = torch.tensor([0.0, math.log(1e-4)]).expand(draws, 2)
     rare = int(sample(logits, torch.full((draws,), 7), torch.arange(draws)).sum())
@@ -162,7 +162,7 @@ def test_k9_rare_tokens_are_drawn_too() -> None:
 
 
 def test_k9_greedy_takes_the_lowest_of_the_largest(device: str) -> None:
-    """Temperature 0 is argmax, ties to the lowest id, zeros of both signs equal; NaN is never chosen."""
+    """Temperature 0 is argmax: ties go to the lowest id, zeros of both signs are equal, NaN is never chosen."""
     nan, inf = float("nan"), float("inf")
     logits = torch.tensor(
         [[1.0, 3, 3, 2], [-1, -0.0, 0.0, -1], [nan, nan, 1, nan], [nan] * 4, [-inf] * 4, [0, inf, inf, 0]]
@@ -181,7 +181,7 @@ def test_k9_top_k_keeps_exactly_k_and_the_lowest_of_equal_ones() -> None:
 
 
 def test_k9_top_p_keeps_the_fewest_that_reach_p() -> None:
-    """p = 0.5, 0.3, 0.15, 0.05: which tokens take part at each top_p; after top_k of what that left."""
+    """For p = 0.5, 0.3, 0.15, 0.05: the tokens that remain at each top_p, also after top_k."""
     logits = torch.tensor([0.15, 0.5, 0.05, 0.3]).log().expand(2000, 4)
     for top_p, kept in (
         (0.0, {1}),
@@ -192,13 +192,13 @@ def test_k9_top_p_keeps_the_fewest_that_reach_p() -> None:
         (0.96, {0, 1, 2, 3}),
     ):
         assert set(sample(logits, *rows_of(2000), top_p=top_p).tolist()) == kept, top_p
-    # Of 0.5 and 0.3 alone the first is 0.625
+    # Among only 0.5 and 0.3 the first has 0.625
     assert set(sample(logits, *rows_of(2000), top_k=2, top_p=0.6).tolist()) == {1}
     assert set(sample(logits, *rows_of(2000), top_k=2, top_p=0.7).tolist()) == {1, 3}
 
 
 def test_k9_parameters_of_each_row_are_its_own() -> None:
-    """A batch of mixed parameters draws what each row draws alone."""
+    """In a batch of mixed parameters each row draws as it does alone."""
     logits, (seeds, positions) = normal(6, 50, dtype=torch.float32) * 2, rows_of(6)
     temperature = torch.tensor([0.0, 1.0, 0.5, 2.0, 1.0, 1.0])
     top_k, top_p = torch.tensor([0, 0, 3, 0, 10, 1]), torch.tensor([1.0, 1.0, 1.0, 0.5, 0.9, 0.0])
@@ -219,7 +219,7 @@ def test_definition_is_what_the_cpu_runs() -> None:
 
 
 def test_wrong_operands_are_refused() -> None:
-    """The message names the operation, the shapes and what to pass; no rows are no error."""
+    """The message names the operation, the shapes and what to pass; an empty batch is valid."""
     logits, (seeds, positions) = torch.ones(2, 4), rows_of(2)
     assert sample(logits[:0], seeds[:0], positions[:0]).shape == (0,)
     with pytest.raises(UnsupportedInput, match=r"sample: these are not rows of logits \(float32\[4\] cpu\)"):

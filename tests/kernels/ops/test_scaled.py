@@ -1,4 +1,4 @@
-"""Products of fp8: a token's scales and sums are its own, whatever shares its batch."""
+"""fp8 products: a token's scales and sums don't depend on its batch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ groups = pytest.mark.parametrize("group", GROUPS, ids=["rows", "blocks"])
 
 
 def operands(M: int, N: int, K: int, group: int | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """x, w and their scales, of values that differ widely from row to row and from block to block."""
+    """x, w and their scales, with values that differ widely between rows and between blocks."""
     spread = torch.arange(M)[:, None] % 5 + 0.5 + torch.arange(K)[None, :] // 128
     x, x_scale = quantize(normal(M, K, dtype=torch.bfloat16) * spread, group)
     w, w_scale = quantize_weight(normal(K, N, dtype=torch.bfloat16, seed=1) * (torch.arange(N) % 3 + 1.0), group)
@@ -32,7 +32,7 @@ def by_kernels(
     x: Tensor, w: Tensor, x_scale: Tensor, w_scale: Tensor, bias: Tensor | None = None, *, device: str,
     out_dtype: torch.dtype = torch.bfloat16,
 ) -> Tensor:  # fmt: skip
-    """The product by the Triton kernels, by an H100's plan."""
+    """The product by the Triton kernels, with an H100's plan."""
     made = plan_scaled(w.shape[1], w.shape[0], FP8, ARCHS["sm_90"])
     x, w, x_scale, w_scale = (each.to(device) for each in (x, w, x_scale, w_scale))
     bias = None if bias is None else bias.to(device)
@@ -40,14 +40,14 @@ def by_kernels(
 
 
 def spread(scale: Tensor, rows: int, columns: int, size: tuple[int, int]) -> Tensor:
-    """Scales (·, ·) as one for each of `size`, each standing for so many rows and columns."""
+    """Expand scales (·, ·), each of which covers so many rows and columns, to one for each of `size`."""
     wide = scale.repeat_interleave(rows, 0) if scale.shape[0] > 1 else scale
     wide = wide.repeat_interleave(columns, 1) if wide.shape[1] not in (1, size[1]) else wide
     return wide[: size[0], : size[1]].expand(size)
 
 
 def by_definition(x: Tensor, w: Tensor, x_scale: Tensor, w_scale: Tensor, arch: str = "sm_90") -> Tensor:
-    """`scaled_mm_ref` by an architecture's plan."""
+    """`scaled_mm_ref` with an architecture's plan."""
     (M, K), N = x.shape, w.shape[1]
     count = -(-K // 128)
     made = plan_scaled(N, K, FP8, ARCHS[arch])
@@ -58,7 +58,7 @@ def by_definition(x: Tensor, w: Tensor, x_scale: Tensor, w_scale: Tensor, arch: 
 @groups
 @pytest.mark.parametrize("K", [96, 1296], ids=["one block", "two segments"])
 def test_k9_fp8_kernels_follow_the_plan(K: int, group: int | None, device: str) -> None:
-    """With few rows and many, and a ragged last block: as the definition, and near to the exact product."""
+    """With few rows, many rows, and a ragged last block, kernels match the definition and nearly the exact product."""
     each = operands(70, 144, K, group)
     expected = by_definition(*each)
     x, w, x_scale, w_scale = each
@@ -72,7 +72,7 @@ def test_k9_fp8_kernels_follow_the_plan(K: int, group: int | None, device: str) 
 
 @groups
 def test_k9_fp8_row_has_its_bits_in_every_batch(group: int | None, device: str) -> None:
-    """By the kernels and on the CPU, around the sizes of tiles, with two segments; in fp32, which hides nothing."""
+    """By the kernels and on the CPU, around tile sizes, with two segments; in fp32, which hides nothing."""
     x, w, x_scale, w_scale = operands(130, 80, 1040, group)
     assert plan_scaled(80, 1040, FP8, ARCHS["sm_90"]).segments == 2
 
@@ -104,7 +104,7 @@ def test_k9_fp8_hostile_neighbours_change_nothing(group: int | None, device: str
 
 
 def test_k9_fp8_one_scale_of_a_batch_is_caught_and_refused() -> None:
-    """Negative control: scaled by the batch's largest value a row has other bits beside a large one."""
+    """Negative control: scaled by the batch's largest value, a row has other bits beside a large one."""
     x = normal(4, 128, dtype=torch.float32)
     x[3] *= 50.0
     w, w_scale = quantize_weight(normal(128, 16, dtype=torch.float32, seed=1))
@@ -121,7 +121,7 @@ def test_k9_fp8_one_scale_of_a_batch_is_caught_and_refused() -> None:
 
 
 def test_k9_fp8_another_order_gives_other_bits(device: str) -> None:
-    """Negative control: by a plan of one segment the same kernels differ."""
+    """Negative control: with a plan of one segment the same kernels differ."""
     x, w, x_scale, w_scale = (each.to(device) for each in operands(40, 64, 1280, 128))
     made = plan_scaled(64, 1280, FP8, ARCHS["sm_90"])
     other = dataclasses.replace(made, segments=1, segment_k=1280)
@@ -132,7 +132,7 @@ def test_k9_fp8_another_order_gives_other_bits(device: str) -> None:
 
 @groups
 def test_k9_fp8_quantises_as_its_definition(group: int | None) -> None:
-    """Each element is the nearest of e4m3fn to x / scale, the largest of a row or group is 448; K may be ragged."""
+    """Each element is e4m3fn's nearest to x / scale; the largest of a row or group is 448; K may be ragged."""
     x = normal(7, 300, dtype=torch.float32)
     q, scale = quantize(x, group)
     assert scale.shape == ((7, 1) if group is None else (7, 3))
@@ -149,14 +149,14 @@ def test_k9_fp8_quantises_as_its_definition(group: int | None) -> None:
 
 @groups
 def test_k9_columns_of_an_fp8_weight_lie_dense(group: int | None) -> None:
-    """However the weight given lies: one that does not is copied in each call."""
+    """Columns are dense for any given weight: one that isn't is copied in each call."""
     w = normal(256, 384, dtype=torch.bfloat16)
     for given in (w, w.t().contiguous().t()):
         assert quantize_weight(given, group)[0].stride() == (1, 256)
 
 
 def test_k9_fp8_weights_of_blocks_are_scaled_by_block() -> None:
-    """A block's largest is 448; columns lie dense, as the product reads them."""
+    """A block's largest value is 448; columns are dense, as the product reads them."""
     w = normal(256, 144, dtype=torch.bfloat16)
     q, scale = quantize_weight(w, 128)
     assert scale.shape == (2, 2)
@@ -167,7 +167,7 @@ def test_k9_fp8_weights_of_blocks_are_scaled_by_block() -> None:
 
 @pytest.mark.parametrize("out_dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 def test_k9_fp8_bias_is_added_once_before_rounding(out_dtype: torch.dtype, device: str) -> None:
-    """One for all rows, by the kernels of few rows and many, and on the CPU."""
+    """One bias for all rows is added, by the kernels for few and many rows, and on the CPU."""
     each = operands(70, 48, 1296, None)
     bias = normal(48, dtype=torch.bfloat16, seed=3)
     expected = (by_definition(*each) + bias.float()).to(out_dtype)
@@ -179,7 +179,7 @@ def test_k9_fp8_bias_is_added_once_before_rounding(out_dtype: torch.dtype, devic
 
 
 def test_fp8_plans_are_of_gpus_that_multiply_it() -> None:
-    """A block of 128 is one sum; before sm_89 nothing multiplies fp8, and no other dtype has such a plan."""
+    """A block of 128 is one sum; before sm_89 no GPU multiplies fp8, and no other dtype has such a plan."""
     for name, arch in ARCHS.items():
         if name == "sm_80":
             with pytest.raises(UnsupportedInput, match=r"scaled_mm: sm_80 multiplies no fp8.*dequantised"):
@@ -193,7 +193,7 @@ def test_fp8_plans_are_of_gpus_that_multiply_it() -> None:
 
 
 def refused() -> list[Any]:
-    """What does not fit, and what the message says of it."""
+    """Invalid operands, and the part of the message that names them."""
     x, w, x_scale, w_scale = operands(4, 32, 256, 128)
     return [
         ((x, w[:128], x_scale, w_scale), "do not multiply"),
@@ -208,13 +208,13 @@ def refused() -> list[Any]:
 
 @pytest.mark.parametrize("at", range(7))
 def test_fp8_wrong_operands_are_refused(at: int) -> None:
-    """Each message names the operation, what does not fit and what to pass."""
+    """Each message names the operation, the invalid operand and what to pass."""
     arguments, message = refused()[at]
     with pytest.raises(UnsupportedInput, match=f"^scaled_mm: .*{message}"):
         scaled_mm(*arguments)
 
 
 def test_fp8_no_rows_give_no_rows() -> None:
-    """An empty batch is a batch."""
+    """An empty batch is valid."""
     x, w, x_scale, w_scale = operands(4, 32, 256, None)
     assert scaled_mm(x[:0], w, x_scale[:0], w_scale).shape == (0, 32)

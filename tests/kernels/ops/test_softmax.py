@@ -1,4 +1,4 @@
-"""softmax, log_softmax and chosen log-probabilities: a row's bits are its own, and infinities behave as in torch."""
+"""softmax, log_softmax and chosen log-probabilities: bitwise independent of the batch, with torch's infinities."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def softmax_by_kernel(x: Tensor) -> Tensor:
 
 
 def ids_of(x: Tensor) -> Tensor:
-    """Three tokens a row that are a function of the row alone."""
+    """Three tokens per row that are a function of the row alone."""
     return (
         (x[:, :1].abs().nan_to_num(0.0, 0.0, 0.0).clamp(max=1.0) * 7919).long()
         % x.shape[1]
@@ -63,19 +63,19 @@ KERNELS = pytest.mark.parametrize(
 @KERNELS
 @pytest.mark.parametrize("width", tuple(BATCH))
 def test_k4_kernel_gives_a_row_its_bits_in_every_batch(op: Callable[[Tensor], Tensor], width: int, device: str) -> None:
-    """Every number of rows around the tiles' sizes, each from another place of the batch."""
+    """All numbers of rows around tile sizes are tried, each at another place of the batch."""
     assert_rows_keep_their_bits(op, batch(width, torch.float32, device))
 
 
 @KERNELS
 def test_k4_rows_that_are_read_twice_keep_their_bits(op: Callable[[Tensor], Tensor], device: str) -> None:
-    """Longer than registers hold."""
+    """The rows are longer than registers hold."""
     assert_rows_keep_their_bits(op, normal(4, WIDE, dtype=torch.float32, device=device), (1, 2, 3))
 
 
 @pytest.mark.parametrize("op", ["softmax", "log_softmax", "gather"])
 def test_k4_few_rows_in_split_blocks_have_the_bits_of_many(op: str, device: str) -> None:
-    """On both sides of the number of rows up to which each block is a program: one order, the same bits."""
+    """Below and above the row limit for splitting blocks into programs, the order and the bits are the same."""
     x = normal(SPLIT_ROWS_MAX + 6, 100, dtype=torch.float32, device=device)
     x[3, :40], x[SPLIT_ROWS_MAX, :] = -INF, -INF
     plan = replace(plan_of("softmax" if op == "softmax" else "log_softmax", x), block=32)
@@ -92,7 +92,7 @@ def test_k4_few_rows_in_split_blocks_have_the_bits_of_many(op: str, device: str)
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
 def test_k9_hostile_neighbours_do_not_reach_a_softmax(dtype: torch.dtype, device: str) -> None:
-    """Not by the kernels, nor by the CPU."""
+    """Hostile neighbours change nothing, either in the kernels or on the CPU."""
     x = normal(20, 100, dtype=dtype)
     assert_neighbours_change_nothing(by_cpu, x)
     for op in (by_kernel, softmax_by_kernel, gather_by_kernel):
@@ -101,13 +101,13 @@ def test_k9_hostile_neighbours_do_not_reach_a_softmax(dtype: torch.dtype, device
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_k11_cpu_softmax_gives_a_row_its_bits_in_every_batch(width: int) -> None:
-    """Every number of rows from 1 to 130."""
+    """All numbers of rows from 1 to 130 are tried."""
     assert_rows_keep_their_bits(by_cpu, normal(140, width, dtype=torch.float32) * 4, range(1, 131))
 
 
 @pytest.mark.parametrize("threads", [1, 3, 4])
 def test_k11_cpu_softmax_does_not_depend_on_threads(threads: int) -> None:
-    """Any number of threads gives the bits of two, also where rows are taken a chunk at a time."""
+    """Any number of threads gives the bits of two, also if rows are processed in chunks."""
     x = normal(4, 40_001, dtype=torch.float32)
     expected = by_cpu(x)
     torch.set_num_threads(threads)
@@ -119,7 +119,7 @@ def test_k11_cpu_softmax_does_not_depend_on_threads(threads: int) -> None:
 @pytest.mark.parametrize("op", ["softmax", "log_softmax"])
 @pytest.mark.parametrize("width", [1, 7, 257, 4097, WIDE])
 def test_k4_softmax_follows_its_definition(width: int, op: str, dtype: torch.dtype, device: str) -> None:
-    """Kernel and CPU give what the definition gives, and the definition is torch's softmax."""
+    """Kernel and CPU match the definition, and the definition matches torch's softmax."""
     x = normal(3, width, dtype=dtype) * 3
     plan, ours = plan_of(op, x), softmax if op == "softmax" else log_softmax
     exact = torch.softmax(x.double(), -1) if op == "softmax" else torch.log_softmax(x.double(), -1)
@@ -129,17 +129,17 @@ def test_k4_softmax_follows_its_definition(width: int, op: str, dtype: torch.dty
             softmax_triton(x.to(device), plan, out_dtype).cpu(),
             ours(x, dtype=out_dtype),
         )
-        # A GPU's exp is a power of two of a product, whose error grows with the distance from the highest
+        # A GPU computes exp as a power of two of a product, whose error grows with the distance from the highest
         rtol = max(2 * torch.finfo(out_dtype).eps, 4e-6) if op == "softmax" else torch.finfo(out_dtype).eps
         for result in results:
             assert result.dtype is out_dtype
-            # fp16 rounds what is below 2⁻²⁴ to nothing
+            # fp16 rounds values below 2⁻²⁴ to zero
             atol = 1e-6 if op == "log_softmax" else 2**-24
             torch.testing.assert_close(result.double(), exact, rtol=rtol, atol=atol)
 
 
 def test_k4_infinite_scores_behave_as_torchs(device: str) -> None:
-    """-inf is probability 0; a row of nothing else, or with +inf or NaN, is NaN; also where blocks are merged."""
+    """-inf has probability 0; a row of nothing else, or with +inf or NaN, is NaN; also if blocks are merged."""
     x = torch.zeros(6, 70)
     x[0], x[1, :40], x[2, 40:], x[3, 7], x[4, 69], x[5, 0] = -INF, -INF, -INF, INF, math.nan, -0.0
     for op, ours in (("softmax", softmax), ("log_softmax", log_softmax)):
@@ -158,7 +158,7 @@ def test_k4_infinite_scores_behave_as_torchs(device: str) -> None:
 
 @pytest.mark.parametrize("width", [7, 257, WIDE])
 def test_k4_gathered_logprobs_are_those_of_log_softmax(width: int, device: str) -> None:
-    """Bit for bit what log_softmax in fp32 would have at these places; an id outside the vocabulary gives NaN."""
+    """The bits are those of log_softmax in fp32 at these places; an id outside the vocabulary gives NaN."""
     x = normal(5, width, dtype=torch.bfloat16)
     ids = torch.tensor([[0, width - 1, 3, -1, width, -100]]).expand(5, 6)
     inside = ids[:, :3]
@@ -175,7 +175,7 @@ def test_k4_gathered_logprobs_are_those_of_log_softmax(width: int, device: str) 
 
 
 def test_k9_softmax_whose_block_depends_on_the_batch_is_caught(device: str) -> None:
-    """Negative control: the same kernel with a plan that looks at the number of rows does not pass."""
+    """Negative control: the same kernel with a plan that depends on the number of rows does not pass."""
 
     def variant(x: Tensor) -> Tensor:
         plan = plan_of("softmax", x)
@@ -187,7 +187,7 @@ def test_k9_softmax_whose_block_depends_on_the_batch_is_caught(device: str) -> N
 
 
 def test_k9_softmax_that_reads_over_its_end_is_caught(device: str) -> None:
-    """Negative control: a kernel that takes a row for longer than it is lets the next one in."""
+    """Negative control: a kernel that reads past the end of a row lets the next one in."""
 
     def variant(x: Tensor) -> Tensor:
         longer = torch.cat((x, x.roll(-1, 0)[:, :4]), -1)
@@ -198,7 +198,7 @@ def test_k9_softmax_that_reads_over_its_end_is_caught(device: str) -> None:
 
 
 def test_k4_softmax_takes_any_dimension() -> None:
-    """Shape, strides and value are torch's; a scalar is a row of one; no rows give no rows."""
+    """Shape, strides and value match torch's; a scalar is a row of one; an empty batch is valid."""
     x = normal(3, 4, 5, dtype=torch.float32)
     for ours, torchs in ((softmax, torch.softmax), (log_softmax, torch.log_softmax)):
         for dim in (0, 1, 2, -1, -3):
@@ -212,7 +212,7 @@ def test_k4_softmax_takes_any_dimension() -> None:
 
 
 def test_k4_logprobs_take_any_leading_dimensions() -> None:
-    """One token a row or several; logits of one row; int32 ids; no rows."""
+    """One token per row or several, logits of one row, int32 ids, and no rows are tried."""
     logits = normal(2, 3, 9, dtype=torch.float32)
     expected = torch.log_softmax(logits, -1)
     one, several = torch.tensor([[0, 1, 2], [3, 4, 8]]), torch.zeros(2, 3, 2, dtype=torch.int32)
@@ -223,7 +223,7 @@ def test_k4_logprobs_take_any_leading_dimensions() -> None:
 
 
 def test_k4_softmax_reads_as_another_dtype() -> None:
-    """fp32 of bf16 in one step, the rest as torch: x is first brought to the dtype."""
+    """bf16 is read as fp32 in one step; otherwise, as in torch, x is first converted to the dtype."""
     x = normal(4, 30, dtype=torch.bfloat16)
     assert torch.equal(softmax(x, dtype=torch.float32), softmax(x.float()))
     assert torch.equal(softmax(x.float(), dtype=torch.bfloat16), softmax(x))

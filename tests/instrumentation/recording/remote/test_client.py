@@ -1,4 +1,4 @@
-"""Clients of the replay service: addresses, errors, and what they import."""
+"""Clients of the replay service: addresses, errors and imports."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from support.service import serve
 
 
 class Refusal(grpc.RpcError):  # type: ignore[misc] # grpcio ships no types
-    """An error as grpc raises it."""
+    """An error as raised by grpc."""
 
     def __init__(self, code: str, details: str | None = "", trailing: Any = ()) -> None:
         super().__init__()
@@ -37,11 +37,11 @@ class Refusal(grpc.RpcError):  # type: ignore[misc] # grpcio ships no types
         return grpc.StatusCode[self._code]
 
     def details(self) -> str | None:
-        """What the peer said."""
+        """The peer's message."""
         return self._details
 
     def trailing_metadata(self) -> Any:
-        """What came with the status."""
+        """Metadata sent with the status."""
         return self._trailing
 
 
@@ -68,7 +68,7 @@ def stated(reason: str, message: str, hint: str = "", domain: str = wire.ERROR_D
     ],
 )
 def test_endpoint_says_what_is_dialled(endpoint: str, address: str, is_tls: bool) -> None:
-    """An endpoint is a host with an optional port and scheme; `.address` is what is dialled."""
+    """An endpoint is a host with an optional port and scheme; `.address` is the dialled address."""
     assert client.parse_endpoint(endpoint) == (address, is_tls)
     with ServiceCatalog(endpoint) as catalog:
         assert catalog.address == address
@@ -91,7 +91,7 @@ def test_endpoint_says_what_is_dialled(endpoint: str, address: str, is_tls: bool
     ],
 )
 def test_an_endpoint_that_is_none_is_refused(endpoint: str) -> None:
-    """Anything else is a ConfigError that quotes it."""
+    """Any other endpoint is a ConfigError that quotes it."""
     with pytest.raises(errors.ConfigError, match="not an address"):
         client.parse_endpoint(endpoint)
 
@@ -112,7 +112,7 @@ def test_every_reason_maps_to_an_error(reason: str) -> None:
 
 
 def test_an_error_info_of_someone_else_is_not_ours() -> None:
-    """A proxy's ErrorInfo, or bytes that are none, fall back to the status code."""
+    """An ErrorInfo of a proxy, or bytes that are not one, fall back to the status code."""
     foreign = stated("RUN_NOT_FOUND", "m", domain="googleapis.com")
     garbage = Refusal("NOT_FOUND", "x", ((wire.STATUS_DETAILS_KEY, b"\xff\xff"),))
     text = Refusal("NOT_FOUND", "x", ((wire.STATUS_DETAILS_KEY, "text"),))
@@ -132,7 +132,7 @@ def test_every_status_maps_to_one_clear_line(code: str) -> None:
 
 
 def test_nobody_listening_names_endpoint_and_remedy() -> None:
-    """A closed port is ServiceUnavailable, says where, and says `spanreplay up`."""
+    """A closed port gives ServiceUnavailable with the endpoint and `spanreplay up` as remedy."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with ServiceCatalog(f"127.0.0.1:{port}", timeout_s=30) as catalog:
@@ -151,7 +151,7 @@ def test_nobody_listening_names_endpoint_and_remedy() -> None:
 
 
 def test_a_silent_peer_is_unavailable() -> None:
-    """A listener that never answers is given up after the timeout, which the error states."""
+    """A call to a listener that never answers ends after the timeout, which the error states."""
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
         ServiceCatalog(f"127.0.0.1:{listener.getsockname()[1]}", timeout_s=0.2) as catalog,
@@ -176,7 +176,7 @@ def test_reads_are_retried_and_writes_are_not() -> None:
 
 
 def test_a_read_survives_a_refusal() -> None:
-    """A server that answers UNAVAILABLE twice is asked a third time, for a read."""
+    """A read is tried a third time after a server answered UNAVAILABLE twice."""
     asked: list[str] = []
 
     class Flaky(replay_pb2_grpc.RunsServicer):
@@ -215,7 +215,7 @@ def test_a_read_survives_a_refusal() -> None:
 
 
 def test_a_proxy_variable_does_not_catch_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With HTTP proxies set for the agent, a service on this machine is still dialled directly."""
+    """Even with HTTP proxies set for the agent, a service on this machine is dialled directly."""
     for name in ("http_proxy", "https_proxy", "grpc_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     store = MemoryStore()
@@ -251,7 +251,7 @@ def test_missing_grpcio_says_what_to_install(missing: str) -> None:
 
 
 def test_dialling_says_nothing_on_stderr() -> None:
-    """A failed dial is one error; gRPC's own core writes nothing beside it."""
+    """A failed dial raises one error; gRPC's own core writes nothing."""
     code = (
         "from spanreplay.recording.remote.client import ServiceCatalog\n"
         "from spanreplay.recording.catalog import RunQuery\n"

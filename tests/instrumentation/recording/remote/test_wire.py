@@ -122,7 +122,7 @@ def test_query_survives_the_wire(query: RunQuery) -> None:
 
 @given(roots, st.lists(calls, max_size=5))
 def test_recording_survives_the_stream(root: RootRecord, some: list[CallRecord]) -> None:
-    """A recording is the same after it was cut into events and put together again."""
+    """A recording is the same after it was split into events and joined again."""
     recording = Recording(root, tuple(some))
     assert wire.build_recording(wire.iter_replay_events(recording)) == recording
 
@@ -137,7 +137,7 @@ def test_recording_survives_the_stream(root: RootRecord, some: list[CallRecord])
     ids=["call", "run", "query"],
 )
 def test_messages_have_the_fields_of_the_records(message: Any, record: Any, elsewhere: set[str]) -> None:
-    """A field that is added to a record and not to the contract is noticed here."""
+    """A field that is added to a record but not to the contract fails this test."""
     sent = {f.name for f in message.DESCRIPTOR.fields}
     assert sent == {f.name for f in dataclasses.fields(record)} - elsewhere - {
         "number"
@@ -146,12 +146,12 @@ def test_messages_have_the_fields_of_the_records(message: Any, record: Any, else
 
 @pytest.mark.parametrize(("asked", "used"), [(0, 50), (7, 7), (1000, 1000), (4_000_000_000, 1000)])
 def test_search_limit_is_bounded(asked: int, used: int) -> None:
-    """No query asks for more than 1000 runs, whatever it says."""
+    """A query asks for at most 1000 runs."""
     assert wire.query_from_message(pb.SearchRequest(limit=asked)).limit == used
 
 
 def test_batches_are_bounded_by_items_and_bytes() -> None:
-    """No batch holds more calls or bytes than the limits, and a call that is larger travels alone."""
+    """No batch exceeds the limits of calls and bytes; a larger call is sent alone."""
     small = [call(n) for n in range(CALL_BATCH_ITEMS + 10)]
     large = [call(1000, request="x" * (CALL_BATCH_BYTES_MAX + 1))]
     medium = [call(2000 + n, request="y" * (CALL_BATCH_BYTES_MAX // 3)) for n in range(5)]
@@ -164,7 +164,7 @@ def test_batches_are_bounded_by_items_and_bytes() -> None:
 
 
 def test_a_stream_that_breaks_off_is_no_recording() -> None:
-    """Calls missing at the end are an error, never a shorter run."""
+    """A stream with missing calls at its end is an error, never a shorter run."""
     events = list(wire.iter_replay_events(Recording(RootRecord(RUN_ID), (call(1), call(2)))))
     with pytest.raises(errors.DamagedRecording, match="broke off"):
         wire.build_recording(events[:-1])
@@ -175,7 +175,7 @@ def test_a_stream_that_breaks_off_is_no_recording() -> None:
 
 
 def test_events_of_a_newer_service_are_passed_over() -> None:
-    """An event that this version does not know changes nothing."""
+    """An event that this version does not know is ignored."""
     recording = Recording(RootRecord(RUN_ID), (call(1),))
     events = list(wire.iter_replay_events(recording))
     assert wire.build_recording([events[0], pb.ReplayRunResponse(), *events[1:]]) == recording
@@ -193,14 +193,14 @@ def test_events_of_a_newer_service_are_passed_over() -> None:
     ids=["negative", "too large", "lone surrogate", "not JSON", "time"],
 )
 def test_a_call_that_cannot_be_sent_is_named(record: CallRecord) -> None:
-    """What does not fit the contract is an error that names the call and shows nothing of it."""
+    """A call that does not fit the contract is an error that names the call and shows none of its content."""
     with pytest.raises(errors.DamagedRecording, match=f"call {record.seq} of run {RUN_ID}"):
         wire.call_to_message(record)
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", "[" * 100_000], ids=["cut", "array", "deep"])
 def test_bad_json_is_damage(text: str) -> None:
-    """JSON fields that are no JSON objects are reported as damage."""
+    """JSON fields that are not JSON objects are reported as damage."""
     with pytest.raises(errors.DamagedRecording, match="meta is not"):
         wire.call_from_message(pb.Call(meta=text), RUN_ID)
 
@@ -217,7 +217,7 @@ def _all_errors() -> list[type[errors.SpanreplayError]]:
 
 @pytest.mark.parametrize("error", _all_errors(), ids=lambda e: e.__name__)
 def test_every_error_has_a_reason_that_names_it(error: type[errors.SpanreplayError]) -> None:
-    """An error leaves the service and arrives as itself, or as a ServiceError if it is the service's own."""
+    """Every error is restored as its own class, or as ServiceError if it is internal to the service."""
     raised = error("$", "object") if error is errors.Unserializable else error("m", hint="h")
     row = wire.find_reason(raised)
     arrived = wire.build_error(row.reason, "m", "h")
@@ -235,7 +235,7 @@ def test_a_reason_of_a_newer_service_is_a_service_error() -> None:
 
 @given(st.binary(max_size=100), st.integers(1, 30))
 def test_pieces_make_the_whole(content: bytes, piece_bytes: int) -> None:
-    """Pieces are bounded, never missing, and together the content."""
+    """Pieces are bounded, there is at least one, and together they give the content."""
     pieces = list(wire.split_bytes(content, piece_bytes))
     assert b"".join(pieces) == content
     assert pieces

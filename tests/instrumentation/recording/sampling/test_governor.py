@@ -1,4 +1,4 @@
-"""The governor: which measures end recording new units, which let it go on, and what counts as the recorder's work."""
+"""The governor: measurements that stop the recording of new units and restart it, and the recorder's own CPU time."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ LIMITS: Final = Limits(cpu=0.2, queue=0.9)
 
 
 class Clock:
-    """A clock that goes on when a test says so."""
+    """A clock that a test advances."""
 
     def __init__(self) -> None:
         self.now = 1000.0
 
     def __call__(self) -> float:
-        """The time."""
+        """Return the time."""
         return self.now
 
 
 def test_n3_p8_it_steps_down_at_once_and_up_after_a_calm_pause(caplog: pytest.LogCaptureFixture) -> None:
-    """Each step is said once and counted; a second one soon after has a pause twice as long."""
+    """Each change is logged once and counted; a second stop soon after the first lasts at least twice as long."""
     clock = Clock()
     governor = Governor(LIMITS, clock)
     governor.note(CPU, 0.19)
@@ -70,7 +70,7 @@ _NOTES: Final = st.lists(st.tuples(st.floats(0, 30), st.sampled_from([CPU, QUEUE
 
 @given(_NOTES)
 def test_n3_p8_new_units_are_recorded_only_within_every_limit(notes: list[tuple[float, str, float]]) -> None:
-    """Whatever is measured in which order: with a last measure above its limit nothing new is recorded."""
+    """For any sequence of measurements, no new unit is recorded while the last measurement exceeds its limit."""
     clock = Clock()
     governor = Governor(LIMITS, clock)
     last: dict[str, float] = {}
@@ -90,7 +90,7 @@ def test_n3_p8_new_units_are_recorded_only_within_every_limit(notes: list[tuple[
 
 @pytest.mark.parametrize("text", ["much", "-1", "0", "nan", "inf"])
 def test_n3_a_limit_that_can_not_be_used_is_said_and_is_none(text: str, caplog: pytest.LogCaptureFixture) -> None:
-    """One error that names the variable and the value."""
+    """An unusable limit gives one error that names the variable and the value, and there is no limit then."""
     for _ in range(2):
         assert read_limits({"SPANREPLAY_CPU_LIMIT": text, "SPANREPLAY_QUEUE_LIMIT": "0.5"}) == Limits(None, 0.5)
     assert sum(f"SPANREPLAY_CPU_LIMIT={text!r} can't be used" in record.message for record in caplog.records) == 1
@@ -110,7 +110,7 @@ def _inner(spent: list[int]) -> None:
 def test_n3_p8_what_the_recorder_takes_is_measured_once_and_only_where_there_is_a_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A part inside of another one is a part of that; what raises is measured too; a measure begins anew."""
+    """A measured part inside another is counted once, also if it raises; taking the total resets it."""
     meter = own_cpu.Meter()
     monkeypatch.setattr(own_cpu, "METER", meter)
     _outer([])
@@ -128,7 +128,7 @@ def test_n3_p8_what_the_recorder_takes_is_measured_once_and_only_where_there_is_
 
 
 def test_n3_p8_own_threads_are_measured_and_no_others() -> None:
-    """Names say whose a thread is; what it took before is not counted again."""
+    """The recorder's threads are recognised by name; earlier CPU time is not counted again."""
     done, ending = threading.Event(), threading.Event()
 
     def work() -> None:
@@ -150,7 +150,7 @@ def test_n3_p8_own_threads_are_measured_and_no_others() -> None:
 
 
 def test_n3_p8_a_step_is_stated_although_no_unit_came_meanwhile() -> None:
-    """The manifest says that a limit was passed, also where nothing was left out because of it."""
+    """The manifest says that a limit was exceeded even if no unit was left out because of it."""
     governor = Governor(LIMITS, Clock())
     tally = Tally(Rules(), governor)
     assert tally.for_manifest() == {}

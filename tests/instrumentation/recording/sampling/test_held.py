@@ -1,4 +1,4 @@
-"""A unit that is held in memory is written whole or not at all, whatever comes in which order."""
+"""A unit that is held in memory is written whole or not at all, in any order of events."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ SIXTY: Final = b"\x0a" * 60
 
 
 def _nothing() -> None:
-    """Nobody waits for it."""
+    """A callback that does nothing."""
 
 
 def written(folder: Path) -> list[bytes]:
-    """Every payload that lies in a spool."""
+    """Return every payload in a spool."""
     return [payload for path in iter_spool_files(folder) for payload in iter_frames(path)]
 
 
 @settings(max_examples=80)
 @given(_STEPS, st.integers(1, 200), st.booleans())
 def test_n3_a_unit_is_written_whole_or_not_at_all(steps: list[bytes | str], unit_bytes: int, is_left_out: bool) -> None:
-    """Wherever decisions fall, however small the memory is: all payloads in order, or none, as the first one says."""
+    """For any order of decisions and any memory limit all payloads are written in order, or none."""
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         patch.setattr(config, "HELD_UNIT_BYTES_MAX", unit_bytes)
         told: list[str] = []
@@ -58,7 +58,7 @@ def test_n3_a_unit_is_written_whole_or_not_at_all(steps: list[bytes | str], unit
 
 
 def test_n3_the_memory_of_all_units_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The unit with which a process would hold too much is written, and kept; those before it stay held."""
+    """The unit that exceeds the process's limit is written and kept; those before it stay held."""
     monkeypatch.setattr(config, "HELD_BYTES_MAX", 100)
     first, second = (HeldWriter(tmp_path, new_run_id(), kept=_nothing) for _ in range(2))
     first.append(SIXTY)

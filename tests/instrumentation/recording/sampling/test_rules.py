@@ -1,4 +1,4 @@
-"""The rules of SPANREPLAY_SAMPLE: every text that the grammar has is read, and any other is refused by name."""
+"""The rules of SPANREPLAY_SAMPLE: every valid text is parsed, and any other is refused by name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TRACES: Final = st.integers(1, 2**128 - 1)
 
 @st.composite
 def _texts(draw: st.DrawFn) -> tuple[str, Rules]:
-    """A text of the grammar, and what it states."""
+    """A text of the grammar, and its meaning."""
     kinds = draw(st.lists(st.sampled_from(("errors", "call-errors", "slow", "ratio")), min_size=1, unique=True))
     number, unit = draw(_DURATIONS)
     ratio = draw(_RATIOS)
@@ -40,7 +40,7 @@ def _texts(draw: st.DrawFn) -> tuple[str, Rules]:
 
 @given(_texts())
 def test_n3_every_text_of_the_grammar_is_read(case: tuple[str, Rules]) -> None:
-    """Rules stand in any order, each kind at most once, spaces around the commas."""
+    """Rules may be in any order, each kind at most once, with spaces around the commas."""
     text, rules = case
     assert parse_rules(text) == rules
     assert parse_rules(rules.text) == rules
@@ -48,7 +48,7 @@ def test_n3_every_text_of_the_grammar_is_read(case: tuple[str, Rules]) -> None:
 
 @given(st.text(max_size=30))
 def test_n3_any_text_is_read_or_refused_by_name(text: str) -> None:
-    """Nothing else comes out than rules, or an error that names the variable, the value and what is allowed."""
+    """Any text gives rules, or an error that names the variable, the value and the valid forms."""
     refused: ConfigError | None = None
     try:
         parse_rules(text)
@@ -62,7 +62,7 @@ def test_n3_any_text_is_read_or_refused_by_name(text: str) -> None:
     ["erors", "2", "-0.1", "nan", "inf", "slow", "slow:2", "slow:-1s", "errors,errors", "0.1,0.2", "always,0.1", ","],
 )
 def test_n3_a_bad_rule_keeps_everything_and_says_so(text: str, caplog: pytest.LogCaptureFixture) -> None:
-    """One error, which names the variable and the value; all units are kept then."""
+    """A bad rule gives one error that names the variable and the value, and all units are kept."""
     caplog.set_level(logging.ERROR)
     assert read_rules({"SPANREPLAY_SAMPLE": text}).is_always
     assert read_rules({"SPANREPLAY_SAMPLE": text}).is_always
@@ -73,7 +73,7 @@ def test_n3_a_bad_rule_keeps_everything_and_says_so(text: str, caplog: pytest.Lo
 
 @given(_TRACES, st.decimals(0, 1, places=3).map(float))
 def test_n3_a_ratio_keeps_the_traces_that_opentelemetrys_sampler_keeps(trace_id: int, ratio: float) -> None:
-    """The same decision in every service, ours or not; a trace that a low ratio keeps, a higher one keeps too."""
+    """Every service decides alike, ours or not; a trace that a low ratio keeps is kept by a higher one too."""
     rules = parse_rules(f"{ratio:.3f}")
     theirs = TraceIdRatioBased(ratio).should_sample(None, trace_id, "").decision is Decision.RECORD_AND_SAMPLE
     assert rules.has_trace(trace_id) is theirs
@@ -85,7 +85,7 @@ def test_n3_a_ratio_keeps_the_traces_that_opentelemetrys_sampler_keeps(trace_id:
 def test_n3_a_unit_is_kept_if_one_rule_keeps_it(
     case: tuple[str, Rules], trace_id: int, has_failed: bool, has_failed_call: bool, elapsed_ns: int, user: str
 ) -> None:
-    """The reasons are those of the rules, each by itself; a user of the list is kept whatever they say."""
+    """Each rule gives its own reason; a listed user is kept whatever the rules say."""
     rules = parse_rules(case[0], users="ann, carl")
     facts = Facts(elapsed_ns, has_failed, has_failed_call, user, trace_id)
     alone = [word for word in rules.text.split(",") if parse_rules(word).find_reasons(facts)]

@@ -1,4 +1,4 @@
-"""The Merkle root of a run, and what checking it finds."""
+"""The Merkle root of a run, and the result of checking it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _leaf(content: bytes) -> str:
 
 
 def _root(leaves: list[str]) -> bytes:
-    """RFC 6962, section 2.1, as it is written there."""
+    """RFC 6962, section 2.1, literally."""
     if len(leaves) == 1:
         return bytes.fromhex(leaves[0])
     k = 1
@@ -49,14 +49,14 @@ def _root(leaves: list[str]) -> bytes:
 
 @pytest.mark.parametrize("count", range(1, 9))
 def test_n15_root_is_that_of_rfc_6962(count: int) -> None:
-    """The published roots of the first one to eight leaves come out."""
+    """The first one to eight leaves give the published roots."""
     leaves = [_leaf(bytes.fromhex(text)) for text in CT_INPUTS[:count]]
     assert hash_root(leaves) == CT_ROOTS[count - 1]
 
 
 @pytest.mark.parametrize("count", [1, WAITING_MAX - 1, WAITING_MAX, 2 * WAITING_MAX + 1])
 def test_n15_leaves_that_waited_are_those_of_the_definition(count: int) -> None:
-    """However many calls wait to be hashed, every one has the leaf of its description and payloads, once."""
+    """However many calls wait to be hashed, each has the leaf of its description and payloads, once."""
     leaves = Leaves()
     leaves.add(0, "f" * 64)
     for seq in range(1, count + 1):
@@ -67,7 +67,7 @@ def test_n15_leaves_that_waited_are_those_of_the_definition(count: int) -> None:
 
 
 def test_n15_few_bytes_wait_to_be_hashed() -> None:
-    """A large payload is hashed at once, so that it is not kept."""
+    """A large payload is hashed at once, so that it is not kept in memory."""
     leaves = Leaves()
     leaves.defer(1, (b"1\n",), (b"x" * WAITING_BYTES_MAX,), WAITING_BYTES_MAX + 2)
     assert not leaves._waiting
@@ -77,7 +77,7 @@ def test_n15_few_bytes_wait_to_be_hashed() -> None:
 
 
 def test_n15_leaves_of_many_threads_are_all_there() -> None:
-    """Threads that hash each other's calls lose none and double none."""
+    """Threads that hash each other's calls lose and duplicate none."""
     leaves = Leaves()
     count, per_thread = 8, 500
 
@@ -92,7 +92,7 @@ def test_n15_leaves_of_many_threads_are_all_there() -> None:
 
 
 def test_n15_what_comes_after_the_end_is_in_no_root() -> None:
-    """A leaf that comes too late says so, whether it is known or not; what came before is counted, asked again too."""
+    """A leaf that comes after close is refused, even if it is already hashed; earlier ones stay in the root."""
     leaves = Leaves()
     assert leaves.add(1, "f" * 64)
     assert leaves.defer(2, (b"2\n",), (b"x",), 3)
@@ -105,13 +105,13 @@ def test_n15_what_comes_after_the_end_is_in_no_root() -> None:
 
 @given(st.integers(1, 70))
 def test_n15_root_is_that_of_the_definition(count: int) -> None:
-    """For any number of leaves the root is the recursive definition's."""
+    """For any number of leaves the root equals the recursive definition's."""
     leaves = [_leaf(bytes([n])) for n in range(count)]
     assert hash_root(leaves) == _root(leaves).hex()
 
 
 def test_empty_run_has_the_root_of_nothing() -> None:
-    """No leaves: the hash of the empty string."""
+    """The root without leaves is the hash of the empty string."""
     assert hash_root([]) == hashlib.sha256(b"").hexdigest()
 
 
@@ -122,7 +122,7 @@ SEALED = sorted({f.name for f in dataclasses.fields(CallRecord)} - {
 
 @pytest.mark.parametrize("name", SEALED)
 def test_n15_leaf_covers_every_field_but_ids_and_times(name: str) -> None:
-    """Whatever a record says, another value gives another leaf; fields that are added later must be covered too."""
+    """Changing any other field changes the leaf; this also covers fields that are added later."""
     call = make_call("0" * 32, 5)
     value: Any = getattr(call, name)
     other: Any = {str: f"{value}x", int: 99, dict: {"n": 1}, tuple: (1,)}[type(value)]
@@ -130,36 +130,36 @@ def test_n15_leaf_covers_every_field_but_ids_and_times(name: str) -> None:
 
 
 def test_n15_leaf_is_the_same_after_the_wire() -> None:
-    """A record that went through OTLP has the leaf that it had before."""
+    """A record that was sent through OTLP keeps its leaf."""
     recording = make_recording()
     again = build_recording([make_request(recording)])
     assert [hash_leaf(c) for c in again.calls] == [hash_leaf(c) for c in recording.calls]
 
 
 def test_leaf_hashes_any_text() -> None:
-    """A lone surrogate in a payload is no reason to lose the record."""
+    """A lone surrogate in a payload does not lose the record."""
     assert len(hash_leaf(make_call("0" * 32, 1, request='"\ud800"', response="\udfff"))) == 64
 
 
 def test_untouched_recording_is_not_tampered() -> None:
-    """What was sealed is what is there."""
+    """A sealed recording passes the check unchanged."""
     assert find_tampering(record_calls([Asked(1), Asked(2)])) == ""
 
 
 def test_without_a_manifest_nothing_can_be_said() -> None:
-    """A run that was killed has no root hash: it is incomplete, not tampered."""
+    """A run that was killed has no root hash: it is incomplete, not tampered with."""
     assert find_tampering(record_calls([Asked(1)], manifest={})) == ""
 
 
 def test_open_calls_are_no_leaves() -> None:
-    """A call that never ended has no leaf, and does not disturb the others'."""
+    """A call that never ended has no leaf, and does not affect the leaves of others."""
     recording = record_calls([Asked(1), Asked(2)])
     calls = (recording.calls[0], dataclasses.replace(recording.calls[1], outcome=Outcome.OPEN.value))
     assert find_tampering(seal(Recording(recording.root, calls))) == ""
 
 
 def test_n15_each_way_to_forge_is_found() -> None:
-    """Flipped, inserted and exchanged calls are named; a lost one is for the counts to tell."""
+    """Flipped, inserted and exchanged calls are named; lost calls show in the counts."""
     recording = record_calls([Asked(n) for n in range(4)])
     one, two, *rest = recording.calls
     flipped = (dataclasses.replace(one, response='{"value": 2}'), two, *rest)
@@ -173,7 +173,7 @@ def test_n15_each_way_to_forge_is_found() -> None:
 
 @pytest.mark.parametrize("still_open", [-1, 0, 7, 3 * KEPT_MAX, 5 * KEPT_MAX])
 def test_p8_leaves_that_nothing_can_come_before_are_not_kept(still_open: int) -> None:
-    """Only leaves that an open call may still come before are kept one by one; the root is that of all of them."""
+    """Leaves are kept singly only if a call that is still open may precede them; the root covers all."""
     count, ended = 5 * KEPT_MAX, 0
     leaves = Leaves(lambda: min(still_open, ended) if 0 <= still_open < ended else ended)
     for seq in range(count):

@@ -1,4 +1,4 @@
-"""Compact records stand for the very spans that would have been written in their place."""
+"""Compact records expand to exactly the spans that would have been written in their place."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def plain(a: Any, b: Any = None) -> Any:
 
 @spanreplay.boundary("tool", name="outer", effect="irreversible")
 def outer(text: str) -> int:
-    """A write that makes two calls of its own, of which one fails."""
+    """A write that makes two calls, one of which fails."""
     plain(text)
     with pytest.raises(ValueError, match="no"):
         failing()
@@ -65,7 +65,7 @@ def counted(n: int) -> Iterator[int]:
 
 
 def _everything(run: Run) -> None:
-    """Calls of every sort."""
+    """Make calls of every kind."""
     plain("x", b=[1, 2.5, None, {"k": True}])
     plain("größer “x”", {"ключ": "日本"})
     plain({"api_key": SECRET})
@@ -88,7 +88,7 @@ def _everything(run: Run) -> None:
 
 @dataclasses.dataclass
 class Recorded:
-    """A run in a spool, and each record as it would have become a span."""
+    """A run in a spool, and the span that each of its records stands for."""
 
     directory: Path
     run: Run
@@ -100,7 +100,7 @@ class Recorded:
         return sorted((self.directory / "spool").glob("*.spool"))
 
     def as_spans(self) -> Recording:
-        """The recording that those spans make, with the root."""
+        """The recording that those spans and the root make."""
         compacts = [r for path in self.files for r in scan_file_records(path)]
         roots = [r.payload for r in compacts if r.context is None]
         return build_recording(map(ExportTraceServiceRequest.FromString, [*roots, *self.spans]), self.run.run_id)
@@ -108,7 +108,7 @@ class Recorded:
 
 @pytest.fixture
 def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorded:
-    """A run of calls of every sort; each of its records is made as a span too."""
+    """A run with calls of every kind; each of its records is made as a span too."""
     writer = SpoolWriter(tmp_path, make_run_id(7))
     redactor = Redactor(b"k" * 32, "b").run()
     chain = RedactingSpanProcessor(redactor, [SpoolSpanProcessor(writer)])
@@ -150,7 +150,7 @@ def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorded:
 
 
 def test_compact_records_are_the_spans_that_they_stand_for(recorded: Recorded) -> None:
-    """Byte for byte what a span of the same call is, in the order of writing."""
+    """Each record expands, byte for byte, to the span of the same call, in the order of writing."""
     (path,) = recorded.files
     assert path.read_bytes().startswith(MAGIC_COMPACT)
     compacts = [r for r in scan_file_records(path) if r.context is not None]
@@ -161,7 +161,7 @@ def test_compact_records_are_the_spans_that_they_stand_for(recorded: Recorded) -
 
 
 def test_every_way_of_reading_gives_the_same_recording(recorded: Recorded) -> None:
-    """The catalog, the loose file and the bundle read what the spans would have said, and find nothing tampered."""
+    """The catalog, the loose file and the bundle read the same as from spans, and find no tampering."""
     expected = recorded.as_spans()
     catalog = SpoolCatalog(recorded.directory)
     exported = catalog.export(recorded.run.run_id)
@@ -175,7 +175,7 @@ def test_every_way_of_reading_gives_the_same_recording(recorded: Recorded) -> No
 
 
 def test_keys_are_made_when_they_are_read(recorded: Recorded) -> None:
-    """The key of a leaf call is in no compact record, and in every span."""
+    """The key of a leaf call is not in its compact record, but in every span read from it."""
     calls = SpoolCatalog(recorded.directory).load(recorded.run.run_id).calls
     (path,) = recorded.files
     content = path.read_bytes()
@@ -192,7 +192,7 @@ def test_keys_are_made_when_they_are_read(recorded: Recorded) -> None:
 
 
 def test_n15_forged_key_of_a_leaf_call_is_found(recorded: Recorded) -> None:
-    """A key that the leaf hash does not hold is checked against its request."""
+    """A key that is not part of the leaf hash is checked against its request."""
     expected = recorded.as_spans()
     first, *rest = expected.calls
     forged = Recording(expected.root, (dataclasses.replace(first, key="0" * 64), *rest))
@@ -201,7 +201,7 @@ def test_n15_forged_key_of_a_leaf_call_is_found(recorded: Recorded) -> None:
 
 @pytest.mark.parametrize("field", ["request", "response", "name", "index", "end_seq", "effect", "code"])
 def test_n15_change_of_any_call_is_found(field: str, recorded: Recorded) -> None:
-    """One changed field of one call is enough."""
+    """One changed field of one call is found."""
     expected = recorded.as_spans()
     first, *rest = expected.calls
     other = getattr(first, field)
@@ -211,7 +211,7 @@ def test_n15_change_of_any_call_is_found(field: str, recorded: Recorded) -> None
 
 
 def test_recordings_of_the_first_leaf_version_are_still_checked(recorded: Recorded) -> None:
-    """A manifest without a version was made of leaves of version 1; an unknown one is not believed."""
+    """A manifest without a version has leaves of version 1; an unknown version is not accepted."""
     from spanreplay.recording.seal.tree import hash_leaf, hash_root
 
     expected = recorded.as_spans()
@@ -225,14 +225,14 @@ def test_recordings_of_the_first_leaf_version_are_still_checked(recorded: Record
 
 
 def test_no_secret_is_in_a_compact_record(recorded: Recorded) -> None:
-    """What is redacted is redacted before it is written."""
+    """Values are redacted before they are written."""
     content = recorded.files[0].read_bytes()
     assert SECRET.encode() not in content
     assert b"rdx-" in content
 
 
 def test_frames_are_read_from_any_offset(recorded: Recorded) -> None:
-    """A delivery that is resumed in the middle still knows the context."""
+    """A delivery that resumes in the middle of a file still knows the context."""
     (path,) = recorded.files
     frames = list(scan_file(path))
     for number, frame in enumerate(frames):
@@ -241,7 +241,7 @@ def test_frames_are_read_from_any_offset(recorded: Recorded) -> None:
 
 
 def test_processor_that_is_added_later_sees_spans(tmp_path: Path) -> None:
-    """Whoever wants spans gets them, redacted, and the spool holds the same calls."""
+    """A processor that is added later gets redacted spans, and the spool holds the same calls."""
     seen: list[ReadableSpan] = []
 
     class Keeper(SpanProcessor):
@@ -279,7 +279,7 @@ def test_processor_that_is_added_later_sees_spans(tmp_path: Path) -> None:
     ids=["empty", "lines", "no_numbers", "no_names", "deep", "no_text"],
 )
 def test_damage_inside_a_record_is_said(payload: bytes, tmp_path: Path) -> None:
-    """A record with a right checksum and wrong content names the file and the byte."""
+    """A record with a valid checksum and invalid content is an error that names the file and the byte."""
     context = compact.encode_context(make_run_id(9), b"", b"")
     head = MAGIC_COMPACT + frame_header(context) + context
     path = tmp_path / "spool" / f"{make_run_id(9)}.1-a.spool"
@@ -293,7 +293,7 @@ def test_damage_inside_a_record_is_said(payload: bytes, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("context", [b"\x01", b"\x01{}", b"\x0a", b'\x01{"run_id":"r","resource":"?","scope":""}'])
 def test_damaged_context_is_said(context: bytes, tmp_path: Path) -> None:
-    """A file whose records' context cannot be read is damaged at its beginning."""
+    """A file whose context cannot be read is damaged at its beginning."""
     path = tmp_path / "a.spool"
     path.write_bytes(MAGIC_COMPACT + frame_header(context) + context)
     with pytest.raises(DamagedRecording, match="context"):
@@ -301,7 +301,7 @@ def test_damaged_context_is_said(context: bytes, tmp_path: Path) -> None:
 
 
 def test_context_that_was_cut_off_is_an_empty_file(tmp_path: Path) -> None:
-    """A file that ends inside its context holds nothing yet."""
+    """A file that ends inside its context counts as empty."""
     context = compact.encode_context(make_run_id(9), b"r", b"s")
     path = tmp_path / "a.spool"
     for size in range(len(MAGIC_COMPACT), len(MAGIC_COMPACT) + HEADER.size + len(context)):
@@ -310,7 +310,7 @@ def test_context_that_was_cut_off_is_an_empty_file(tmp_path: Path) -> None:
 
 
 def test_two_runs_in_one_writer_stay_apart(tmp_path: Path) -> None:
-    """A run with another resource goes on in a file with its own context."""
+    """A run with another resource continues in a file with its own context."""
     writer = SpoolWriter(tmp_path, make_run_id(1))
     redactor = Redactor(b"k" * 32, "b").run()
     loaded: dict[str, list[CallRecord]] = {}
@@ -327,7 +327,7 @@ def test_two_runs_in_one_writer_stay_apart(tmp_path: Path) -> None:
 
 
 def test_removed_directory_is_soon_noticed_by_calls(tmp_path: Path) -> None:
-    """Calls look for their file every few milliseconds; what went to a removed one is counted to the last."""
+    """Calls check for their file every few milliseconds; every record sent to a removed one is counted."""
     writer = SpoolWriter(tmp_path / "data", make_run_id(1))
     writer.context = compact.encode_context(make_run_id(1), b"", b"")
     assert writer.append(b"\x02")

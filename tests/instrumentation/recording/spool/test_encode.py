@@ -1,4 +1,4 @@
-"""Encoding a span: what the SDK holds is what a reader gets, and nothing makes it fail."""
+"""Encoding a span: a reader gets exactly what the SDK holds, and nothing makes it fail."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _values = st.recursive(
 
 
 def _span(attributes: Mapping[str, Any] | None = None, **options: Any) -> ReadableSpan:
-    """A finished span that a provider made."""
+    """A finished span from a provider."""
     provider = TracerProvider(resource=options.pop("resource", Resource({"service.name": "trader"})))
     tracer = provider.get_tracer("spanreplay", "1.0", "https://schema", {"scope.attribute": 1})
     span = tracer.start_span("call", attributes=attributes, start_time=5, **options)
@@ -66,7 +66,7 @@ def _decode(payload: bytes) -> dict[str, Any]:
 @settings(max_examples=150, deadline=None)
 @given(attributes=st.dictionaries(_texts.filter(bool), _values, max_size=6))
 def test_encoding_is_that_of_the_sdk_exporter(attributes: dict[str, Any]) -> None:
-    """Whatever attributes the SDK takes, the message equals the one that OpenTelemetry's exporter sends."""
+    """For any attributes that the SDK accepts, the message equals that of OpenTelemetry's exporter."""
     span = _span(attributes)
     ours = ExportTraceServiceRequest.FromString(encode_span(span))
     assert ours.SerializeToString(deterministic=True) == encode_spans([span]).SerializeToString(deterministic=True)
@@ -93,7 +93,7 @@ def test_whole_span_equals_the_sdk_exporter(kind: SpanKind) -> None:
 
 
 def test_what_otlp_cannot_hold_becomes_text() -> None:
-    """Lone surrogates, huge integers and deep nesting are replaced, never an error."""
+    """Lone surrogates, huge integers and deep nesting are replaced without an error."""
     deep: Any = "core"
     for _ in range(60):
         deep = [deep]
@@ -109,7 +109,7 @@ def test_what_otlp_cannot_hold_becomes_text() -> None:
 
 
 def test_names_with_lone_surrogates_are_cleaned() -> None:
-    """Span, event and status texts that UTF-8 cannot hold do not lose the span."""
+    """Span, event and status texts that UTF-8 cannot hold don't lose the span."""
     span = ReadableSpan(
         "\ud800",
         CONTEXT,
@@ -139,7 +139,7 @@ def test_cache_of_resources_is_bounded_and_never_mixes() -> None:
 
 
 def test_processor_records_every_sampled_span(tmp_path: Path) -> None:
-    """Each span is in the spool when its end returns; unsampled spans are left out."""
+    """Each span is in the spool when its `end` returns; unsampled spans are left out."""
     writer = SpoolWriter(tmp_path, RUN)
     provider = TracerProvider()
     provider.add_span_processor(SpoolSpanProcessor(writer))
@@ -159,7 +159,7 @@ def test_processor_records_every_sampled_span(tmp_path: Path) -> None:
 
 
 def test_processor_counts_what_it_cannot_encode(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A span that cannot be encoded is counted and said once, and the agent goes on."""
+    """A span that cannot be encoded is counted and reported once, and the agent goes on."""
     processor = SpoolSpanProcessor(SpoolWriter(tmp_path, RUN))
     for _ in range(2):
         processor.on_end(ReadableSpan("no context"))
@@ -168,7 +168,7 @@ def test_processor_counts_what_it_cannot_encode(tmp_path: Path, caplog: pytest.L
 
 
 def test_protobuf_is_not_imported_before_the_first_span() -> None:
-    """Setting up the recorder costs no import of protobuf."""
+    """Setting up the recorder does not import protobuf."""
     code = (
         "import sys\n"
         "from pathlib import Path\n"

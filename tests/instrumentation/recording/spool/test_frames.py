@@ -1,4 +1,4 @@
-"""The spool format: what was written is read, torn tails are ignored, damage is said."""
+"""The spool format: frames are read as written, torn tails are ignored, damage is reported."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _write(path: Path, payloads: list[bytes]) -> list[int]:
 @settings(max_examples=60, deadline=None)
 @given(payloads=st.lists(st.binary(min_size=1, max_size=300), max_size=8))
 def test_frames_round_trip(payloads: list[bytes], tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Any payloads come back byte for byte, and each end is a place to resume at."""
+    """Any payloads come back byte for byte, and reading can resume at each frame's end."""
     path = tmp_path_factory.mktemp("frames") / "a.spool"
     ends = _write(path, payloads)
     assert [f.end for f in scan_file(path)] == ends
@@ -36,7 +36,7 @@ def test_frames_round_trip(payloads: list[bytes], tmp_path_factory: pytest.TempP
 
 
 def test_torn_tail_at_every_byte_loses_only_the_torn_frame(tmp_path: Path) -> None:
-    """A file cut at any byte yields exactly the frames that are whole."""
+    """A file cut at any byte yields exactly its whole frames."""
     path = tmp_path / "a.spool"
     ends = _write(path, PAYLOADS)
     content = path.read_bytes()
@@ -47,7 +47,7 @@ def test_torn_tail_at_every_byte_loses_only_the_torn_frame(tmp_path: Path) -> No
 
 
 def test_flipped_byte_is_said_and_never_alters_a_payload(tmp_path: Path) -> None:
-    """Any single flipped byte raises, or costs a torn tail of the last frame, and yields no false payload."""
+    """Any single flipped byte raises, or loses the last frame as a torn tail; no false payload is read."""
     path = tmp_path / "a.spool"
     ends = _write(path, PAYLOADS)
     content = path.read_bytes()
@@ -61,7 +61,7 @@ def test_flipped_byte_is_said_and_never_alters_a_payload(tmp_path: Path) -> None
             continue
         finally:
             assert read == PAYLOADS[: len(read)]
-        # Only the length of the last frame can look like a tail that was cut off.
+        # Only the length of the last frame can look like a torn tail.
         assert ends[-2] <= at < ends[-2] + 4
 
 
@@ -78,7 +78,7 @@ def test_damage_names_file_and_byte(tmp_path: Path) -> None:
 
 
 def test_zeros_after_power_loss_are_a_torn_tail(tmp_path: Path) -> None:
-    """Zeros that the file system left behind the last frame are ignored."""
+    """Zeros that the file system left after the last frame are ignored."""
     path = tmp_path / "a.spool"
     _write(path, PAYLOADS)
     path.write_bytes(path.read_bytes() + bytes(5000))

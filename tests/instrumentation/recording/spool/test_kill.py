@@ -1,4 +1,4 @@
-"""kill -9 at random points: what the agent had is recorded, and replays up to there without a live call."""
+"""kill -9 at random points: everything that the agent had received is recorded, and replays without a live call."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ LINES_MAX = 60
 
 @pytest.fixture
 def server() -> Iterator[RouteServer]:
-    """A server that names each of its answers."""
+    """A server that numbers its answers."""
     count = iter(range(1_000_000))
     with RouteServer({"/x": lambda handler: handler.send(f"served {next(count)}".encode())}) as running:
         yield running
@@ -69,19 +69,19 @@ def workplace(tmp_path: Path, server: RouteServer) -> Workplace:
 
 
 def kill_after(workplace: Workplace, agent: Path, lines: int) -> list[str]:
-    """Run the agent, kill it when it has printed so many lines; all whole lines that it printed."""
+    """Run the agent and kill it after so many printed lines; return all whole lines that it printed."""
     process = workplace.spawn([str(workplace.python), str(agent)])
     assert process.stdout is not None
     found = [process.stdout.readline() for _ in range(lines)]
     process.kill()
-    rest = process.stdout.read()  # `communicate` would leave out what `readline` has in its buffer
+    rest = process.stdout.read()  # `communicate` would miss the part that `readline` has buffered
     process.communicate(timeout=600)
     assert process.returncode == -signal.SIGKILL
     return [line.rstrip("\n") for line in [*found, *rest.splitlines(keepends=True)] if line.endswith("\n")]
 
 
 def answers_of(recording: Recording) -> set[str]:
-    """Every text that a finished call gave."""
+    """Return every text that a finished call answered."""
     found: set[str] = set()
     for call in recording.calls:
         if call.outcome == Outcome.OPEN.value or not call.response:

@@ -1,4 +1,4 @@
-"""kill -9 in the middle of a model's stream: what had come is in the recording, redacted, nearly to its end."""
+"""kill -9 in the middle of a model's stream: almost all of what had arrived is in the recording, redacted."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _events() -> Iterator[bytes]:
     for piece in _pieces():
         event = {"choices": [{"index": 0, "delta": {"content": piece}}], "model": "gpt-x"}
         yield f"data: {json.dumps(event)}\n\n".encode()
-        time.sleep(0.02)  # a model's pace: the first second of a stream is not written
+        time.sleep(0.02)  # a model's speed: the first second of a stream is not written
 
 
 def _stream(handler: Any) -> None:
@@ -71,7 +71,7 @@ def _stream(handler: Any) -> None:
 
 @pytest.fixture
 def there(tmp_path: Path) -> Iterator[Workplace]:
-    """A directory to record in, whose agents know a model that answers slowly."""
+    """A directory to record in, where agents use a model that answers slowly."""
     with RouteServer({"/v1/chat/completions": _stream}) as server:
         yield Workplace(tmp_path, {"URL": server.url})
 
@@ -87,7 +87,7 @@ def _kill(there: Workplace, source: str, at: int) -> CallRecord:
 
 @pytest.mark.parametrize("library", AGENTS)
 def test_s48_stream_cut_by_sigkill_is_recorded_nearly_to_its_end(library: str, there: Workplace) -> None:
-    """After 200 chunks most of them are there, the secret among them is not, and the call is open."""
+    """After 200 chunks most of them are recorded, the secret among them is not, and the call is open."""
     call = _kill(there, AGENTS[library], 200)
     assert call.outcome == Outcome.OPEN.value
     response = json.loads(call.response)
@@ -104,7 +104,7 @@ def test_s48_stream_cut_by_sigkill_is_recorded_nearly_to_its_end(library: str, t
 
 
 def test_s48_secret_that_has_only_begun_is_held_back(there: Workplace) -> None:
-    """Killed while the secret comes: none of it is in any file."""
+    """If the process is killed while a secret arrives, no part of the secret is in any file."""
     _kill(there, AGENTS["httpx"], 75)
     files = [p.read_bytes() for p in (there.path / ".spanreplay").rglob("*") if p.is_file()]
     assert not any(b"Zq7" in content for content in files)

@@ -1,4 +1,4 @@
-"""A batch on the wire: each resource once, no open record beside its end, and nothing else is changed."""
+"""A batch on the wire has each resource once and no open record beside its end; nothing else changes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _split(recording: Recording) -> list[bytes]:
 @settings(max_examples=100, deadline=None)
 @given(st.lists(requests(RUN), max_size=4))
 def test_l29_merging_keeps_every_span_of_anybody(some: list[ExportTraceServiceRequest]) -> None:
-    """Spans of any attributes, resources and scopes are those that were given, in a request that parses."""
+    """Spans with any attributes, resources and scopes are unchanged in the merged request, which parses."""
     payloads = [request.SerializeToString() for request in some]
     ids = [span.span_id + span.trace_id for r in some for f in otlp.iter_spans(r) for span in [f.span]]
     if len(set(ids)) == len(ids):
@@ -63,7 +63,7 @@ def test_l29_merging_keeps_every_span_of_anybody(some: list[ExportTraceServiceRe
 
 @pytest.mark.parametrize("order", ["open_first", "end_first", "twice_open"])
 def test_l29_an_open_record_beside_its_end_stays_behind(order: str) -> None:
-    """Of a call that started and ended within a batch its end travels alone, in whatever order they were written."""
+    """If a call started and ended within a batch, only its end is sent, in whatever order they were written."""
     recording = make_recording(RUN, calls=12)
     opened, ended = _split(_opened(recording)), _split(recording)
     payloads = {
@@ -79,7 +79,7 @@ def test_l29_an_open_record_beside_its_end_stays_behind(order: str) -> None:
 
 
 def test_l29_a_call_that_has_not_ended_travels_open() -> None:
-    """An open record without its end in the batch is sent; of several, the last, which says the most."""
+    """An open record without its end in the batch is sent; of several, the last, which is the most complete."""
     recording = make_recording(RUN, calls=3)
     opened = _opened(recording)
     further = replace(opened, calls=tuple(replace(c, response='"so far"') for c in opened.calls))
@@ -88,7 +88,7 @@ def test_l29_a_call_that_has_not_ended_travels_open() -> None:
 
 
 def test_l29_text_that_looks_like_an_open_record_is_text() -> None:
-    """Content that holds the bytes of an open outcome does not make its call open."""
+    """Content that contains the bytes of an open outcome does not make its call open."""
     recording = make_recording(RUN, calls=1)
     looks = replace(recording.calls[0], response=_OPEN_PAIR.decode())
     recording = replace(recording, calls=(looks,))
@@ -98,14 +98,14 @@ def test_l29_text_that_looks_like_an_open_record_is_text() -> None:
 
 @pytest.mark.parametrize("odd", [b"", b"\xff", b"\x0a\x05\x12", b"\x12\x00", b"\x0b", b"\x0a\xff\xff\xff\xff\xff\xff"])
 def test_l29_what_is_no_request_of_ours_is_sent_as_it_is(odd: bytes) -> None:
-    """Bytes that are laid out otherwise are joined, so that the collector can refuse them one by one."""
+    """Bytes that are laid out differently are joined, so that the collector can refuse them one by one."""
     payload = make_payload(make_recording(RUN, calls=2))
     merged = merge_requests([payload, odd, payload])
     assert merged == (payload + odd + payload if odd else merge_requests([payload, payload]))
 
 
 def test_l29_a_batch_is_less_than_half_of_its_records() -> None:
-    """With a resource as the SDK makes it, twenty spans of twelve calls take less than half of what they took."""
+    """With a resource as the SDK makes it, twenty spans of twelve calls take less than half of their former size."""
     request = make_request(make_recording(RUN, calls=12))
     request.resource_spans[0].resource.attributes.extend(otlp.encode_attributes({"process.command_args": ["x" * 400]}))
     opened = make_request(_opened(make_recording(RUN, calls=8)))

@@ -1,4 +1,4 @@
-"""What a collector's answer is taken for."""
+"""Interpretation of a collector's answer."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ from spanreplay.recording.spool.post import parse_phoenix_url
     ],
 )
 def test_phoenix_address_is_a_plain_url_or_nothing(stated: str | None, taken: str) -> None:
-    """What is shown on a terminal as a link is one, without a password in it."""
+    """A Phoenix address is shown on a terminal only if it is a URL without a password."""
     assert parse_phoenix_url(stated) == taken

@@ -1,4 +1,4 @@
-"""The catalog over a spool directory: finds, loads, exports and imports runs."""
+"""The catalog of a spool directory: finds, loads, exports and imports runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _run_id(n: int) -> str:
 
 
 def test_catalog_is_one() -> None:
-    """SpoolCatalog offers what the protocol asks for."""
+    """SpoolCatalog implements the protocol."""
     catalog: Catalog = SpoolCatalog(Path("/nonexistent/.spanreplay"))
     assert catalog.search(RunQuery()) == []
     with pytest.raises(RunNotFound):
@@ -39,7 +39,7 @@ def test_catalog_is_one() -> None:
 
 
 def test_run_of_several_writers_is_one_run(tmp_path: Path) -> None:
-    """Calls that two processes recorded load as one recording."""
+    """Calls recorded by two processes load as one recording."""
     _record(tmp_path, RUN, [call(seq=1), call(seq=3), root(calls=3)])
     _record(tmp_path, RUN, [call(seq=2)])
     recording = SpoolCatalog(tmp_path).load(RUN)
@@ -58,7 +58,7 @@ def test_file_of_several_runs_is_several_runs(tmp_path: Path) -> None:
 
 
 def test_batch_of_several_runs_is_split_on_export(tmp_path: Path) -> None:
-    """One payload with spans of two runs is rebuilt for each, losing none."""
+    """A payload with spans of two runs is rebuilt for each, losing none."""
     _record(tmp_path, RUN, [b"".join([*whole_run(RUN, 2), *whole_run(OTHER_RUN, 1)])])
     catalog = SpoolCatalog(tmp_path)
     for run_id, calls in ((RUN, 2), (OTHER_RUN, 1)):
@@ -67,7 +67,7 @@ def test_batch_of_several_runs_is_split_on_export(tmp_path: Path) -> None:
 
 
 def test_foreign_spans_travel_with_their_run(tmp_path: Path) -> None:
-    """Spans of other instrumentors are exported, named by their resource or by their file."""
+    """Spans of other instrumentors are exported; their run is named by their resource or by their file."""
     named = request({"llm.model": "m"}, span_id=77, resource={"spanreplay.run_id": RUN})
     nameless = request({"http.method": "GET"}, span_id=78)
     _record(tmp_path, RUN, [*whole_run(), named, nameless])
@@ -93,7 +93,7 @@ def test_foreign_spans_travel_with_their_run(tmp_path: Path) -> None:
     ids=lambda value: "",
 )
 def test_search_answers_the_query(query: RunQuery, found: list[int], tmp_path: Path) -> None:
-    """Newest first, filtered, limited."""
+    """The result is filtered, limited, and newest first."""
     for n in range(3):
         user_id = "bob" if n == 1 else "ann"
         payloads = whole_run(_run_id(n), app=f"bot{n}", user_id=user_id, start_ns=1_000 * (n + 1))
@@ -102,7 +102,7 @@ def test_search_answers_the_query(query: RunQuery, found: list[int], tmp_path: P
 
 
 def test_search_of_hundreds_reads_each_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second search reads nothing anew; a run that grew is read again."""
+    """A second search reads no file again, except for a run that grew."""
     for n in range(200):
         _record(tmp_path, _run_id(n), whole_run(_run_id(n), calls=1))
     catalog = SpoolCatalog(tmp_path)
@@ -124,7 +124,7 @@ def test_search_of_hundreds_reads_each_file_once(tmp_path: Path, monkeypatch: py
 
 
 def test_run_without_root_is_found_by_its_time(tmp_path: Path) -> None:
-    """A run that was killed before its root record has the time that its id carries."""
+    """A run that was killed before its root record has the time that is encoded in its id."""
     _record(tmp_path, RUN, [call(seq=1)])
     (summary,) = SpoolCatalog(tmp_path).search(RunQuery(since_ns=1_000_000))
     assert summary.root.start_ns == 0x0192F0000000 * 1_000_000
@@ -133,13 +133,13 @@ def test_run_without_root_is_found_by_its_time(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("given", [RUN, RUN[:6], RUN[:12], f" {RUN.upper()} ", "0192f000-0000-7000-8000-0000000000aa"])
 def test_prefix_names_its_run(given: str, tmp_path: Path) -> None:
-    """A whole id, a prefix of six characters, upper case and the dashed form are all understood."""
+    """A whole id, a prefix of six characters, upper case and the dashed form all find the run."""
     _record(tmp_path, RUN, whole_run())
     assert SpoolCatalog(tmp_path).resolve(given) == RUN
 
 
 def test_ambiguous_prefix_lists_the_runs(tmp_path: Path) -> None:
-    """The error names the candidates."""
+    """The error lists the candidates."""
     for run_id in (RUN, OTHER_RUN):
         _record(tmp_path, run_id, whole_run(run_id))
     with pytest.raises(AmbiguousRun, match=f"names 2 runs: {RUN}, {OTHER_RUN}"):
@@ -150,7 +150,7 @@ def test_ambiguous_prefix_lists_the_runs(tmp_path: Path) -> None:
     ("given", "says"), [("0192f", "too short"), ("ffffffff", "no run 'ffffffff' in "), ("../../etc", "no run")]
 )
 def test_unknown_run_says_how_to_list(given: str, says: str, tmp_path: Path) -> None:
-    """The error says what was looked for, where, and how to see what is there."""
+    """The error says what was looked for, where, and how to list the runs."""
     _record(tmp_path, RUN, whole_run())
     with pytest.raises(RunNotFound, match=says) as caught:
         SpoolCatalog(tmp_path).load(given)
@@ -158,7 +158,7 @@ def test_unknown_run_says_how_to_list(given: str, says: str, tmp_path: Path) -> 
 
 
 def test_damaged_file_is_listed_once_and_refused_on_load(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """ls goes on past a damaged file with one warning; loading that run names file and byte."""
+    """ls continues after a damaged file with one warning; loading that run names file and byte."""
     path = _record(tmp_path, RUN, whole_run())
     _record(tmp_path, OTHER_RUN, whole_run(OTHER_RUN))
     content = bytearray(path.read_bytes())
@@ -187,7 +187,7 @@ def test_file_damaged_at_its_start_is_damaged_not_missing(tmp_path: Path) -> Non
 
 
 def test_newer_record_is_refused_and_not_listed(tmp_path: Path) -> None:
-    """A record of a later schema asks for an upgrade."""
+    """A record of a later schema is refused with a request to upgrade, and is not listed."""
     _record(tmp_path, RUN, [call(schema="2"), root(calls=1)])
     catalog = SpoolCatalog(tmp_path)
     assert catalog.search(RunQuery()) == []
@@ -206,7 +206,7 @@ def test_s62_export_and_import_carry_a_run_over(tmp_path: Path) -> None:
 
 
 def test_importing_twice_changes_nothing(tmp_path: Path) -> None:
-    """The second import of a bundle, even into the directory that it came from, adds no call."""
+    """The second import of a bundle, even into its original directory, adds no call."""
     _record(tmp_path, RUN, whole_run(calls=2))
     catalog = SpoolCatalog(tmp_path)
     data = catalog.export(RUN)
@@ -234,7 +234,7 @@ def test_imported_run_stays_here_unless_asked(tmp_path: Path) -> None:
     ids=["junk", "empty", "another_run", "newer"],
 )
 def test_bad_bundle_leaves_no_trace(data: bytes, tmp_path: Path) -> None:
-    """A bundle that could not be loaded is not taken in."""
+    """A bundle that could not be loaded is not imported."""
     with pytest.raises(SourceError):
         SpoolCatalog(tmp_path / "data").import_bundle(data)
     assert not (tmp_path / "data").exists()
@@ -249,7 +249,7 @@ def test_import_into_an_unwritable_place_is_said(tmp_path: Path) -> None:
 
 
 def test_foreign_file_in_the_spool_does_not_hide_the_rest(tmp_path: Path) -> None:
-    """Files of other kinds are said once and passed over."""
+    """Files of other kinds are reported once and skipped."""
     _record(tmp_path, RUN, whole_run())
     (tmp_path / "spool" / "notes.spool").write_text("dear diary, today")
     (tmp_path / "spool" / "empty.spool").write_bytes(b"")

@@ -1,4 +1,4 @@
-"""An address that the program exports to itself: asked who it is before anything of ours is sent there."""
+"""An address that the program exports to as well: it must identify itself before anything of ours is sent."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LONG_MS = 30_000
 
 @pytest.fixture
 def sink() -> Iterator[OtlpSink]:
-    """A backend that is no collector of ours."""
+    """A backend that is not our collector."""
     with otlp_sink.serve() as running:
         yield running
 
@@ -42,7 +42,7 @@ def make_span(processor: SpoolSpanProcessor) -> None:
 def test_p9_foreign_backend_gets_nothing_and_files_lose_their_mark(
     sink: OtlpSink, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing is sent, now or by a later process; it is said once, and spans are recorded on."""
+    """Nothing is sent, now or by a later process; it is reported once, and recording continues."""
     processor = SpoolSpanProcessor(SpoolWriter(tmp_path, RUN), make_shipper(tmp_path, sink.endpoint))
     processor.doubt()
     make_span(processor)
@@ -57,7 +57,7 @@ def test_p9_foreign_backend_gets_nothing_and_files_lose_their_mark(
 
 
 def test_p9_flush_ends_with_the_answer_that_it_waited_for(sink: OtlpSink, tmp_path: Path) -> None:
-    """One that comes while a foreign backend is being asked is told at once, not at its deadline."""
+    """A flush that starts while a foreign backend is asked returns with its answer instead of at the deadline."""
     processor = SpoolSpanProcessor(SpoolWriter(tmp_path, RUN), make_shipper(tmp_path, sink.endpoint))
     processor.doubt()
     sink.says_who.clear()
@@ -79,7 +79,7 @@ def _is_waiting(thread: threading.Thread) -> bool:
 
 
 def test_p9_collector_that_is_away_is_asked_until_it_answers(tmp_path: Path) -> None:
-    """While nobody answers the spans wait, marked; a collector of ours that comes up gets them."""
+    """While nobody answers the spans wait, marked for shipping; a collector of ours that comes up gets them."""
     reserved = otlp_sink.reserve_port()
     port = reserved.getsockname()[1]
     processor = SpoolSpanProcessor(SpoolWriter(tmp_path, RUN), make_shipper(tmp_path, otlp_sink.endpoint_of(reserved)))
@@ -111,7 +111,7 @@ def test_p9_collector_that_is_away_is_asked_until_it_answers(tmp_path: Path) -> 
     ids=["same", "another path", "grpc", "grpc by url", "another port", "another host", "grpc elsewhere"],
 )
 def test_p9_exporter_to_the_same_host_and_port_is_noticed(make: Any, is_noticed: bool) -> None:
-    """By HTTP or gRPC, whatever the path."""
+    """An exporter to our host and port is noticed, over HTTP or gRPC, whatever the path."""
     patches = Patches()
     made: list[bool] = []
     watch_exporters(patches, target_of("http://127.0.0.1:4318"), lambda: made.append(True))

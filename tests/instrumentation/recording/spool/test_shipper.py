@@ -1,4 +1,4 @@
-"""The shipper: everything reaches the collector once it can, nothing is lost, and the agent never waits."""
+"""The shipper: everything reaches the collector once, nothing is lost, and the agent never waits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LONG_MS = 30_000
 
 @pytest.fixture
 def sink() -> Iterator[OtlpSink]:
-    """A collector that accepts everything until told otherwise."""
+    """A collector that accepts everything until configured otherwise."""
     with otlp_sink.serve() as running:
         yield running
 
@@ -48,7 +48,7 @@ def _has_arrived(sink: OtlpSink, spans: int) -> bool:
 
 @pytest.mark.parametrize("keeps_alive", [True, False], ids=["keep_alive", "close_each_time"])
 def test_appended_payloads_arrive(keeps_alive: bool, tmp_path: Path) -> None:
-    """Each appended payload is delivered once, as OTLP/HTTP protobuf with gzip and the headers asked for."""
+    """Each payload is delivered once, as OTLP/HTTP protobuf with gzip and the requested headers."""
     with otlp_sink.serve(keeps_alive=keeps_alive) as sink:
         target = target_of(sink.endpoint, headers={"X-Tenant": "a"}, token="t0k3n")
         shipper = Shipper(tmp_path, target, interval_ms=1)
@@ -73,7 +73,7 @@ def test_appended_payloads_arrive(keeps_alive: bool, tmp_path: Path) -> None:
 
 
 def test_provider_shutdown_delivers_and_cleans_up(sink: OtlpSink, tmp_path: Path) -> None:
-    """What the SDK calls at exit leaves nothing behind in the spool."""
+    """The SDK's shutdown at exit leaves nothing in the spool."""
     provider = TracerProvider()
     provider.add_span_processor(SpoolSpanProcessor(SpoolWriter(tmp_path, RUN), make_shipper(tmp_path, sink.endpoint)))
     for _ in range(3):
@@ -86,7 +86,7 @@ def test_provider_shutdown_delivers_and_cleans_up(sink: OtlpSink, tmp_path: Path
 
 @pytest.mark.usefixtures("quick_backoff")
 def test_dead_collector_comes_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """While nothing listens the spool keeps everything and says so once; then all of it is delivered."""
+    """While nothing listens the spool keeps everything and says so once; afterwards all of it is delivered."""
     reserved = otlp_sink.reserve_port()
     shipper = make_shipper(tmp_path, otlp_sink.endpoint_of(reserved))
     writer = SpoolWriter(tmp_path, RUN, to_ship=True)
@@ -126,7 +126,7 @@ def test_flush_does_not_outwait_a_long_retry_after(tmp_path: Path, sink: OtlpSin
 
 
 def test_flush_of_a_hanging_collector_is_bounded(tmp_path: Path, sink: OtlpSink) -> None:
-    """A collector that accepts and never answers costs the agent its exit timeout, no more."""
+    """A collector that accepts and never answers delays the agent's exit by its exit timeout at most."""
     sink.answer = lambda seen: Answer(hangs=True)
     shipper = make_shipper(tmp_path, sink.endpoint)
     leave(tmp_path, calls(1))
@@ -136,7 +136,7 @@ def test_flush_of_a_hanging_collector_is_bounded(tmp_path: Path, sink: OtlpSink)
 
 @pytest.mark.parametrize("status", [400, 413])
 def test_refused_payload_is_set_aside_and_never_blocks(status: int, tmp_path: Path, sink: OtlpSink) -> None:
-    """The one payload at fault goes to refused/, all others of its batch and file are delivered."""
+    """The one payload at fault goes to refused/; all others of its batch and file are delivered."""
     sink.answer = lambda seen: Answer(status) if 1007 in seen.span_ids() else OK
     shipper = make_shipper(tmp_path, sink.endpoint)
     leave(tmp_path, calls(*range(1, 21)))
@@ -159,7 +159,7 @@ def test_refused_payload_is_set_aside_and_never_blocks(status: int, tmp_path: Pa
 
 @pytest.mark.usefixtures("quick_backoff")
 def test_payload_that_breaks_the_collector_is_set_aside_after_some_tries(tmp_path: Path, sink: OtlpSink) -> None:
-    """A lasting 500 for one payload neither loses it nor stops the others, of its file or another."""
+    """A lasting 500 for one payload neither loses it nor stops the others, in its file or another."""
     sink.answer = lambda seen: Answer(500) if 1002 in seen.span_ids() else OK
     shipper = make_shipper(tmp_path, sink.endpoint)
     leave(tmp_path, calls(1, 2, 3))
@@ -188,7 +188,7 @@ def test_payload_that_breaks_the_collector_is_set_aside_after_some_tries(tmp_pat
 def test_misconfigured_collector_loses_nothing(
     answer: Answer, tmp_path: Path, sink: OtlpSink, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whatever is wrong with the address or the token is said once; all is delivered when it is put right."""
+    """A wrong address or token is reported once; everything is delivered when it is corrected."""
     sink.answer = lambda seen: answer
     shipper = make_shipper(tmp_path, sink.endpoint)
     writer = SpoolWriter(tmp_path, RUN)
@@ -203,7 +203,7 @@ def test_misconfigured_collector_loses_nothing(
 
 
 def test_partly_rejected_batch_is_counted(tmp_path: Path, sink: OtlpSink, caplog: pytest.LogCaptureFixture) -> None:
-    """Spans that the collector rejects inside an accepted batch are counted and said."""
+    """Spans that the collector rejects inside an accepted batch are counted and reported."""
     reply = ExportTraceServiceResponse()
     reply.partial_success.rejected_spans = 2
     sink.answer = lambda seen: Answer(body=reply.SerializeToString())
@@ -225,7 +225,7 @@ def test_batches_are_bounded_and_a_large_payload_goes_alone(tmp_path: Path, sink
 def test_damaged_file_is_set_aside_and_the_rest_delivered(
     tmp_path: Path, sink: OtlpSink, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What lies before the damage and every other file is delivered; the damaged file is kept."""
+    """The part before the damage and every other file are delivered; the damaged file is kept."""
     damaged = leave(tmp_path, calls(1, 2, 3))
     content = bytearray(damaged.read_bytes())
     content[len(MAGIC) + 2 * (8 + len(call(seq=1))) + 20] ^= 0xFF
@@ -276,7 +276,7 @@ def test_two_shippers_of_a_process_deliver_once(tmp_path: Path, sink: OtlpSink) 
 
 
 def test_acknowledgement_beyond_the_end_is_not_believed(tmp_path: Path, sink: OtlpSink) -> None:
-    """A nonsense acknowledgement costs a second delivery, never a file that was not read."""
+    """A nonsense acknowledgement causes a second delivery, never an unread file."""
     for n, text in enumerate(["999999", "-1", "ten", "\u00b2", ""]):
         path = leave(tmp_path, calls(n))
         ack_path(path).write_text(text)
@@ -285,7 +285,7 @@ def test_acknowledgement_beyond_the_end_is_not_believed(tmp_path: Path, sink: Ot
 
 
 def test_missing_directory_has_nothing_to_ship(tmp_path: Path, sink: OtlpSink) -> None:
-    """No directory is no work."""
+    """A missing directory is not an error."""
     assert ship_all(tmp_path / "nope", target_of(sink.endpoint)).files == 0
     assert not (tmp_path / "nope").exists()
 
@@ -305,7 +305,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_tls_is_verified(tmp_path: Path, certificate: Path) -> None:
-    """Over https the collector's certificate is checked: an unknown one gets nothing, a named one everything."""
+    """Over https the collector's certificate is checked: an unknown one gets nothing, a trusted one everything."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
     leave(tmp_path, calls(1, 2))

@@ -46,7 +46,7 @@ os.read(0, 1)
 
 
 def test_s48_next_process_ships_what_a_killed_one_left(tmp_path: Path, sink: OtlpSink) -> None:
-    """Spans recorded under a dead collector by a process that was killed are shipped by the next process."""
+    """Spans that a killed process recorded while the collector was down are shipped by the next process."""
     unreachable = otlp_sink.reserve_port()
     process = start_python(_KILLED_AGENT, tmp_path, otlp_sink.endpoint_of(unreachable))
     assert process.stdout is not None
@@ -63,7 +63,7 @@ def test_s48_next_process_ships_what_a_killed_one_left(tmp_path: Path, sink: Otl
 
 
 def test_restart_goes_on_at_the_acknowledged_offset(tmp_path: Path, sink: OtlpSink) -> None:
-    """What the killed process had delivered is not sent again."""
+    """Spans that the killed process had delivered are not sent again."""
     process = start_python(_KILLED_AGENT, tmp_path, sink.endpoint, "flush")
     assert process.stdout is not None
     assert process.stdout.read(1) == b"x"
@@ -77,7 +77,7 @@ def test_restart_goes_on_at_the_acknowledged_offset(tmp_path: Path, sink: OtlpSi
 
 
 def test_live_files_are_left_to_their_writers(tmp_path: Path, sink: OtlpSink) -> None:
-    """ship_all counts files that are being written and says why something remains."""
+    """ship_all counts files that are being written and says why they remain."""
     reserved = otlp_sink.reserve_port()
     process = start_python(_KILLED_AGENT, tmp_path, otlp_sink.endpoint_of(reserved))
     assert process.stdout is not None
@@ -148,7 +148,7 @@ assert shipper.shutdown(30_000)
 
 
 def test_forked_children_ship_their_own(tmp_path: Path, sink: OtlpSink) -> None:
-    """Parent and children, forked while the shipper works, deliver everything once and do not hang."""
+    """A parent and children forked while the shipper works deliver everything once and do not hang."""
     process = start_python(_FORKING_AGENT, tmp_path, sink.endpoint)
     process.communicate(timeout=600)
     assert process.returncode == 0
@@ -173,7 +173,7 @@ atexit.register(lambda: provider.get_tracer("t").start_span("the first span ends
 
 @pytest.mark.parametrize("is_up", [True, False], ids=["collector_up", "collector_dead"])
 def test_agent_exits_cleanly_whatever_the_collector(is_up: bool, tmp_path: Path) -> None:
-    """A span that ends while the interpreter shuts down is delivered, or kept for the next process."""
+    """A span that ends during interpreter shutdown is delivered, or kept for the next process."""
     reserved = otlp_sink.reserve_port()
     endpoint = otlp_sink.endpoint_of(reserved)
     if not is_up:

@@ -1,4 +1,4 @@
-"""Where spans go: the OTLP variables as OpenTelemetry specifies them."""
+"""Destination of spans: the OTLP variables as OpenTelemetry specifies them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TRACES = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
     ids=lambda value: "" if isinstance(value, dict) else value,
 )
 def test_endpoint_follows_the_path_rules(environ: dict[str, str], url: str) -> None:
-    """The base URL gets /v1/traces, the traces URL is used as it is and wins."""
+    """The base URL gets /v1/traces; the traces URL is used as it is and wins."""
     target = read_target(environ)
     assert target is not None
     assert target.url == url
@@ -36,13 +36,13 @@ def test_endpoint_follows_the_path_rules(environ: dict[str, str], url: str) -> N
 
 @pytest.mark.parametrize("environ", [{}, {BASE: ""}, {BASE: "  ", TRACES: ""}], ids=["unset", "empty", "blank"])
 def test_no_endpoint_ships_nothing(environ: dict[str, str]) -> None:
-    """Unset or empty: nothing leaves the machine."""
+    """If it is unset or empty, nothing leaves the machine."""
     assert read_target(environ) is None
 
 
 @pytest.mark.parametrize("endpoint", ["localhost:4317", "ftp://host", "http://", "http://host:99999", "http://[::1"])
 def test_unusable_endpoint_is_said_and_ignored(endpoint: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A bad value warns and is ignored when it comes from the environment, and raises from code."""
+    """A bad value warns and is ignored if it comes from the environment, and raises if it comes from code."""
     assert read_target({BASE: endpoint}) is None
     assert "nothing is shipped" in caplog.text
     with pytest.raises(ConfigError):
@@ -50,7 +50,7 @@ def test_unusable_endpoint_is_said_and_ignored(endpoint: str, caplog: pytest.Log
 
 
 def test_headers_are_merged_and_decoded() -> None:
-    """Headers of the signal win, values are percent-decoded, names are lower-cased, the token is a default."""
+    """Headers of the signal win, values are percent-decoded, names are lower-cased, our token is the default."""
     environ = {
         BASE: "http://host",
         "OTEL_EXPORTER_OTLP_HEADERS": "X-A=1, x-b=two%20words,,",
@@ -77,7 +77,7 @@ def test_secrets_stay_out_of_logs_and_reprs(caplog: pytest.LogCaptureFixture) ->
 
 
 def test_grpc_protocol_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    """Who configured gRPC learns that the HTTP address is needed."""
+    """If gRPC is configured, a message says that the HTTP address is needed."""
     assert read_target({BASE: "http://host:4317", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}) is not None
     assert "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT" in caplog.text
 
@@ -105,7 +105,7 @@ def test_compression_and_tls_files_are_read() -> None:
 
 
 def test_p9_collector_of_our_own_leaves_otlp_to_the_program() -> None:
-    """With an address of its own, a recording is not sent to the program's backend, nor with its headers."""
+    """With its own address set, a recording is not sent to the program's backend, nor with its headers."""
     otlp = {BASE: "http://theirs:4318", "OTEL_EXPORTER_OTLP_HEADERS": "x-key=theirs"}
     target = read_target({**otlp, "SPANREPLAY_COLLECTOR": "http://ours:4318", "SPANREPLAY_TOKEN": "t"})
     assert target is not None
@@ -115,6 +115,6 @@ def test_p9_collector_of_our_own_leaves_otlp_to_the_program() -> None:
 
 
 def test_collector_that_cannot_be_used_is_said_and_ships_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """It does not fall back to the program's address."""
+    """An unusable collector is reported, and spans don't go to the program's address instead."""
     assert read_target({BASE: "http://theirs:4318", "SPANREPLAY_COLLECTOR": "ours:4318"}) is None
     assert "SPANREPLAY_COLLECTOR cannot be used" in caplog.text

@@ -1,4 +1,4 @@
-"""The writer: everything acknowledged is read back, and nothing of ours breaks the agent."""
+"""The writer: every acknowledged payload can be read back, and no failure of ours affects the agent."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_appended_payloads_are_read_back(payloads: list[bytes], tmp_path_factory
 
 
 def test_nothing_is_created_before_the_first_append(tmp_path: Path) -> None:
-    """A writer that never writes leaves no trace."""
+    """A writer that never writes creates no file."""
     writer = SpoolWriter(tmp_path / ".spanreplay", RUN)
     writer.close()
     assert not (tmp_path / ".spanreplay").exists()
@@ -66,7 +66,7 @@ def test_directory_is_private_and_hidden_from_git(tmp_path: Path) -> None:
 
 
 def test_directory_of_the_user_is_not_hidden_from_git(tmp_path: Path) -> None:
-    """Pointing SPANREPLAY_DIR at an existing directory ignores only the spool in it."""
+    """If SPANREPLAY_DIR is an existing directory, only the spool in it is ignored."""
     writer = SpoolWriter(tmp_path, RUN)
     assert writer.append(b"\x0a")
     writer.close()
@@ -90,7 +90,7 @@ def test_file_is_locked_while_its_writer_lives(tmp_path: Path) -> None:
 
 
 def test_threads_append_whole_frames(tmp_path: Path) -> None:
-    """Eight threads at once lose and mix nothing."""
+    """Eight threads that write at once neither lose nor mix frames."""
     writer = SpoolWriter(tmp_path, RUN)
 
     def work(thread: int) -> None:
@@ -158,7 +158,7 @@ print(sum(results), writer.dropped)
 
 
 def test_full_disk_is_counted_and_leaves_no_torn_frame(tmp_path: Path) -> None:
-    """Where the file cannot grow, appends are dropped and counted; when there is room again, it goes on."""
+    """If the file cannot grow, appends are dropped and counted; once there is room again, writing resumes."""
     process = _run_python(_DISK_FULL, tmp_path, RUN)
     out, err = process.communicate(timeout=600)
     assert process.returncode == 0, err
@@ -170,7 +170,7 @@ def test_full_disk_is_counted_and_leaves_no_torn_frame(tmp_path: Path) -> None:
 
 
 def test_read_only_directory_is_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A directory that cannot be made costs the recording, is said once, and never raises."""
+    """If the directory can't be made, recording is lost, which is reported once and never raises."""
     (tmp_path / "data").write_text("a file where the directory should be")
     writer = SpoolWriter(tmp_path / "data", RUN)
     assert [writer.append(b"\x0a") for _ in range(3)] == [False, False, False]
@@ -179,7 +179,7 @@ def test_read_only_directory_is_counted(tmp_path: Path, caplog: pytest.LogCaptur
 
 
 def test_removed_directory_is_counted_and_made_again(tmp_path: Path) -> None:
-    """When somebody removes the directory, what was in it is counted and recording goes on in a new one."""
+    """If the directory is removed, its content is counted as lost, and recording continues in a new one."""
     directory = tmp_path / ".spanreplay"
     writer = SpoolWriter(directory, RUN)
     writer.append(b"\nlost")
@@ -200,7 +200,7 @@ def test_unusable_payload_is_counted(size: int, tmp_path: Path) -> None:
 
 
 def test_spool_never_grows_beyond_its_limit(tmp_path: Path) -> None:
-    """What does not fit into the directory is dropped and counted, whoever filled it."""
+    """Payloads that exceed the directory's limit are dropped and counted, whoever filled it."""
     (tmp_path / "spool").mkdir()
     (tmp_path / "spool" / "other.spool").write_bytes(MAGIC + bytes(9_000))
     writer = SpoolWriter(tmp_path, RUN, bytes_max=20_000)

@@ -1,4 +1,4 @@
-"""One effect of a random program is changed: no verdict calls that identical."""
+"""One effect of a random program is changed, and no verdict calls that identical."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from support.changed import load, record_agent, replay_agent
 from support.effect_programs import mutate, random_steps, write
 
 PROGRAMS = int(os.environ.get("SPANREPLAY_TEST_EFFECTS", "12"))
-"""Programs that are recorded; 2,500 of them, with their mutations, are 10,000 verdicts."""
+"""Number of programs recorded; 2,500 of them, with their mutations, are 10,000 verdicts."""
 MUTATIONS = 4
 
 
 def test_s60_no_changed_effect_is_called_identical(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same program is identical; with one effect changed, dropped or added it has diverged."""
+    """The unchanged program is identical; with one effect changed, dropped or added it has diverged."""
     seed = int(os.environ.get("SPANREPLAY_TEST_SEED", "31"))
     mask = os.umask(0)
     os.umask(mask)

@@ -1,4 +1,4 @@
-"""Tainting: one cause is reported once, and what follows from it is counted as downstream."""
+"""Tainting: one cause is reported once, and its consequences are counted as downstream."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support.replay_calls import Asked, Asker, record_calls, served
 
 
 def test_one_cause_is_reported_once_in_its_lane() -> None:
-    """After its first divergence a lane's others are downstream; another lane's are causes of their own."""
+    """After its first divergence a lane's others are downstream; those of another lane are separate causes."""
     lanes = ["main/t:a#1", "main/t:b#1"]
     recording = record_calls([Asked(n, lane=lane) for lane in lanes for n in range(3)])
     asker = Asker(recording, Plan(on_change="serve"))
@@ -32,7 +32,7 @@ def test_child_lanes_are_downstream_of_their_parent() -> None:
 
 
 def test_child_lanes_that_began_before_are_not_downstream_of_their_parent() -> None:
-    """A lane that was at work already when its parent diverged has a cause of its own."""
+    """A lane that was already running when its parent diverged has its own cause."""
     recording = record_calls([Asked(0, lane="main/t:a#1"), Asked(1), Asked(1, lane="main/t:a#1")])
     asker = Asker(recording, Plan(on_change="serve"))
     served(asker, Asked(0, lane="main/t:a#1"))
@@ -42,7 +42,7 @@ def test_child_lanes_that_began_before_are_not_downstream_of_their_parent() -> N
 
 
 def test_lanes_beside_a_tainted_one_stay_strict_when_their_parent_is_tainted_by_it() -> None:
-    """What a lane's end brings to its parent reaches no lane beside it that began before."""
+    """A tainted lane taints its parent when it ends, but not the parent's other lanes that began before."""
     lanes = ["main/t:a#1", "main/t:b#1"]
     recording = record_calls(
         [*[Asked(0, lane=lane) for lane in lanes], Asked(1, lane=lanes[0]), Asked(1), Asked(1, lane=lanes[1])]
@@ -61,7 +61,7 @@ def test_lanes_beside_a_tainted_one_stay_strict_when_their_parent_is_tainted_by_
 
 
 def test_text_that_a_changed_call_carries_on_taints_other_lanes() -> None:
-    """A call elsewhere that repeats a changed text is downstream of it, not a cause."""
+    """A call in another lane that repeats a changed text is downstream, not a cause."""
     recording = record_calls([Asked("sell 1,000 worth", lane="main/t:a#1"), Asked("plan: sell 1,000 worth", lane="b")])
     asker = Asker(recording, Plan(on_change="serve"))
     asker.ask(Asked("sell 1,000 shares", lane="main/t:a#1"))
@@ -70,7 +70,7 @@ def test_text_that_a_changed_call_carries_on_taints_other_lanes() -> None:
 
 
 def test_what_taints_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Texts and divergences that are kept have a limit; the total goes on counting."""
+    """The stored texts and divergences are limited; the total goes on counting."""
     monkeypatch.setattr(taint_module, "NEW_TEXTS_MAX", 5)
     monkeypatch.setattr(findings_module, "DIVERGENCES_MAX", 7)
     asker = Asker(record_calls([Asked("x" * 20, lane=str(n)) for n in range(20)]), Plan(on_change="serve"))

@@ -1,4 +1,4 @@
-"""What background tasks ask and draw while a unit runs: which recorded call answers them, and what can't be known."""
+"""Calls and reads of background tasks while a unit runs: which recorded call answers them, and what is uncertain."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RUN: Final = make_run_id()
 
 
 def _make_call(seq: int, key: str, at_ns: int, lane: str = LANE, **reads: list[float]) -> CallRecord:
-    """A call of the process, which carries reads of `random` and `time` as (first, value…)."""
+    """A call of the process, with reads of `random` and `time` as (first, value…)."""
     names = {"random": RANDOM.name, "time": CLOCK.name}
     rows = [[names[name], *values] for name, values in reads.items()]
     made = make_call(RUN, seq, kind="llm", name="ask", key=key, lane=lane)
@@ -49,7 +49,7 @@ def _ask(background: Background, session: Any, key: str, lane: str = LANE) -> st
 
 
 def test_p4_calls_of_the_units_time_are_served_once_each_in_their_order() -> None:
-    """Neither those before the unit nor those behind it; a call of the same lane goes first."""
+    """Calls from before or after the unit are not served; a call of the same lane is served first."""
     elsewhere = _make_call(3, "a", 120, "main/th:other#1")
     calls = (_make_call(1, "a", 50), elsewhere, _make_call(5, "a", 150), _make_call(7, "a", 250))
     background, session = _make(calls), _make_session()
@@ -60,13 +60,13 @@ def test_p4_calls_of_the_units_time_are_served_once_each_in_their_order() -> Non
 
 
 def test_p4_a_call_that_did_not_end_answers_nothing() -> None:
-    """Its process was killed within it."""
+    """The call's process was killed before the call ended."""
     background = _make((replace(_make_call(1, "a", 150), outcome=Outcome.OPEN.value, end_seq=-1),))
     assert _ask(background, _make_session(), "a") == ""
 
 
 def test_p4_what_a_lane_draws_around_its_call_is_what_it_drew_then() -> None:
-    """Values before the call, of those that were left when the unit began, and behind it; clocks only behind it."""
+    """Random values come before the call, if unused at the unit's start, and after it; clock values only after it."""
     earlier = _make_call(1, "before", 50, random=[0, 0.1])
     own = _make_call(3, "a", 150, random=[1, 0.2, 0.3], time=[0, 7.0])
     later = _make_call(5, "b", 250, random=[3, 0.4], time=[1, 8.0])
@@ -80,7 +80,7 @@ def test_p4_what_a_lane_draws_around_its_call_is_what_it_drew_then() -> None:
 
 @pytest.mark.parametrize("pending", [{}, {LANE: {RANDOM.name: 2}}], ids=["too few", "too many"])
 def test_p4_what_was_drawn_for_another_request_is_a_doubt(pending: Any) -> None:
-    """The call does not carry just what was given before it: that may have been another unit's."""
+    """Values drawn before the call don't match the recorded ones, which may have belonged to another unit."""
     background = _make((_make_call(1, "a", 150, random=[0, 0.1, 0.2, 0.3]),), pending=pending)
     session = _make_session()
     background.read(session, LANE, RANDOM)
@@ -90,7 +90,7 @@ def test_p4_what_was_drawn_for_another_request_is_a_doubt(pending: Any) -> None:
 
 
 def test_p4_what_is_not_written_yet_is_a_doubt_while_the_process_runs() -> None:
-    """A process that has ended has written all that it read: there, there is no more."""
+    """An ended process has written all its reads, so a missing one is certain; a running one may write more."""
     for is_ended in (True, False):
         background, session = _make((_make_call(1, "a", 150),), is_ended=is_ended), _make_session()
         _ask(background, session, "a")
@@ -100,7 +100,7 @@ def test_p4_what_is_not_written_yet_is_a_doubt_while_the_process_runs() -> None:
 
 
 def test_p4_a_difference_that_came_first_is_no_doubt() -> None:
-    """What differed before stays a divergence; a unit that waits for ever is a doubt where something was not asked."""
+    """An earlier difference remains a divergence; endless waiting is a doubt if a recorded call was not asked for."""
     calls = (_make_call(1, "a", 150),)
     for divergences in ([], ["first"]):
         background, session = _make(calls), _make_session()
@@ -114,7 +114,7 @@ def test_p4_a_difference_that_came_first_is_no_doubt() -> None:
 
 
 def test_p4_a_lane_that_an_earlier_unit_left_has_the_reads_of_its_recorded_name() -> None:
-    """Its unit has what was read until that ended; the process has the rest, which begins with a later number."""
+    """The lane gets the process's reads under its recorded name, which begin with a later number."""
     recorded = _make_call(1, "a", 150, "unit/th:work#1", random=[4, 0.5, 0.6])
     background, session = _make((recorded,)), _make_session()
     lane = "earlier#1/th:work#1"
@@ -124,7 +124,7 @@ def test_p4_a_lane_that_an_earlier_unit_left_has_the_reads_of_its_recorded_name(
 
 
 def test_p4_a_lane_of_the_unit_is_answered_and_makes_it_incomplete() -> None:
-    """What an earlier unit's task did when recorded; what nobody asked is no doubt, and no answer."""
+    """A call of an earlier unit's task is answered; a request without a recorded call is neither doubt nor answer."""
     background, session = _make((_make_call(1, "a", 150, random=[0, 0.1], time=[0, 7.0]),)), _make_session()
     lane: Any = SimpleNamespace(path="unit/t:work#1")
     crossing: Any = SimpleNamespace(boundary="llm:ask", key_hex="b", lane=lane, code="", served=None)
@@ -138,7 +138,7 @@ def test_p4_a_lane_of_the_unit_is_answered_and_makes_it_incomplete() -> None:
 
 
 def test_p4_where_the_process_is_not_here_nothing_is_answered() -> None:
-    """A unit whose process was not exported with it."""
+    """The unit was exported without its process, so nothing is answered."""
     background, session = Background(), _make_session()
     assert _ask(background, session, "a") == ""
     assert background.read(session, LANE, RANDOM) == ()

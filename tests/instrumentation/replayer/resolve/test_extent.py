@@ -1,4 +1,4 @@
-"""How far a unit's recording goes: what background tasks of the start do further is no difference of the unit."""
+"""End of a unit's recording: further work of background tasks of the start is not a difference of the unit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _make(level: str) -> Extent:
     ids=["a task of the start", "one that had ended", "a task of the unit", "where timers were recorded"],
 )
 def test_p4_a_task_of_the_start_may_run_on_where_its_timers_were_not_recorded(level: str, lane: str, may: bool) -> None:
-    """Only where the recording does not say when its timers fired, and only if it had not ended by then."""
+    """A task may run on only if the recording lacks the times of its timers and the task had not ended by then."""
     assert _make(level).may_run_on(lane) is may
 
 
@@ -49,7 +49,7 @@ def _call(lane: str, seq: int) -> CallRecord:
     ],
 )
 def test_p4_a_task_that_a_timer_had_woken_may_run_on_where_timers_were_recorded(lane: str, may: bool) -> None:
-    """Its next step and the first request came in one turn of the loop; one that slept goes on sleeping."""
+    """A woken task's next step came in one loop iteration with the first request; a sleeping task stays asleep."""
     woken = {
         f"{name}|_set_result|0": [20, -1] for name in ("main", "main/t:woken#1", "main/t:ended#1", "unit/t:work#1")
     }

@@ -1,4 +1,4 @@
-"""What redaction hides is served in a replay that has the key; elsewhere the verdict says that it was not."""
+"""Redacted values are served in a replay that has the key; without it the verdict says that they were not."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ VALUES: Final = (SECRET, PIN, JWT)
 
 @spanreplay.boundary("tool", name="log_in", effect="read")
 def log_in() -> dict[str, Any]:
-    """Give what redaction hides."""
+    """Return secrets that redaction hides."""
     return {"access_token": SECRET, "password": PIN, "session": {"api_key": JWT}, "client_secret": 20261124}
 
 
 @spanreplay.boundary("tool", name="submit", effect="write")
 def submit(what: Any) -> str:
-    """Take what the agent makes of it."""
+    """Accept a value that the agent derived from them."""
     return "done"
 
 
@@ -102,13 +102,13 @@ def _agent(use: Use) -> Callable[[], Any]:
 
 
 def _told(replay: Replayed) -> str:
-    """Everything that the replay says and writes."""
+    """Return everything that the replay reports and records."""
     return json.dumps(replay.verdict) + b"".join(replay.memory.payloads).decode("utf-8", "replace")
 
 
 @pytest.mark.parametrize("name", USES)
 def test_r9_use_of_a_secret_replays_where_the_key_is(name: str) -> None:
-    """An unchanged agent gets the true value, does with it what it did, and nothing of it is written down."""
+    """An unchanged agent gets the true value, uses it as before, and no part of it is recorded."""
     agent = _agent(USES[name])
     recording = recorded(agent)
     assert not any(value in call.response for call in recording.calls for value in VALUES)
@@ -120,7 +120,7 @@ def test_r9_use_of_a_secret_replays_where_the_key_is(name: str) -> None:
 
 @pytest.mark.parametrize("name", USES)
 def test_r9_use_of_a_secret_without_the_key_names_redaction(name: str) -> None:
-    """Elsewhere the agent gets tokens; where that makes a difference, the verdict names it, with call and field."""
+    """Without the key the agent gets tokens; if that makes a difference, the verdict names it, with call and field."""
     agent = _agent(USES[name])
     replay = replayed(agent, recorded(agent), key=OTHER_KEY)
     leading = [d for d in replay.verdict["divergences"] if not d["downstream"]]
@@ -162,20 +162,20 @@ _MAKES: Final[tuple[Callable[[Any], Any], ...]] = (
 
 @spanreplay.boundary("tool", name="source", effect="read")
 def source(shape: str, number: int) -> Any:
-    """A value that hides something, or holds it in clear."""
+    """Return a pool value in a shape that redaction hides, or in clear."""
     return _SHAPES[shape](_POOL[number])
 
 
 @spanreplay.boundary("tool", name="pieces", effect="read")
 def pieces(shape: str, number: int) -> Any:
-    """The same, and what came back, one by one."""
+    """Yield such a value, then another one with the length of the value sent in."""
     heard = yield _SHAPES[shape](_POOL[number])
     yield {"heard": len(repr(heard)), "more": _SHAPES[shape](_POOL[number - 1])}
 
 
 @spanreplay.boundary("tool", name="refuse", effect="read")
 def refuse(shape: str, number: int) -> None:
-    """The same as an exception."""
+    """Raise such a value in an exception."""
     raise PermissionError(str(_SHAPES[shape](_POOL[number])))
 
 
@@ -189,7 +189,7 @@ _step = st.tuples(
 
 
 def _program(steps: list[tuple[str, str, int, int, int]]) -> Callable[[], list[str]]:
-    """An agent that asks, and sends on what it makes of one of the latest answers."""
+    """An agent that makes requests, and submits values derived from recent answers."""
 
     def run() -> list[str]:
         seen: list[Any] = []
@@ -214,7 +214,7 @@ def _program(steps: list[tuple[str, str, int, int, int]]) -> Callable[[], list[s
 @settings(max_examples=int(os.environ.get("SPANREPLAY_TEST_PROGRAMS", "60")), deadline=None)
 @given(st.lists(_step, min_size=1, max_size=6))
 def test_r9_program_that_uses_secrets_replays_where_the_key_is(steps: list[tuple[str, str, int, int, int]]) -> None:
-    """Any program sees what it saw, and its replay writes what was recorded; elsewhere the difference is explained."""
+    """Any program sees the same and its replay records the same; without the key the difference is explained."""
     agent, first = _program(steps), []
     recording = recorded(lambda: first.extend(agent()))
     replay = replayed(agent, recording)

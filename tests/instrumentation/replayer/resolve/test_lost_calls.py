@@ -1,4 +1,4 @@
-"""A recording that lacks calls: the replay of the same program ends incomplete where the first of them is asked for."""
+"""A recording that lacks calls: replaying the same program ends incomplete at the first lost call."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ ANSWERS: Final = itertools.count(1)
 
 @spanreplay.boundary("tool", name="place_order", effect="irreversible")
 def place_order(notional: int) -> int:
-    """A tool; each call has an answer of its own."""
+    """A tool; each call has a different answer."""
     return next(ANSWERS)
 
 
 @spanreplay.boundary("tool", name="look", effect="read")
 def look(notional: int) -> int:
-    """Another one, with the same arguments."""
+    """Another tool with the same arguments."""
     return next(ANSWERS)
 
 
 @spanreplay.boundary("llm", name="ask", effect="read")
 async def ask(question: str) -> int:
-    """One that tasks call at once."""
+    """A call that tasks make concurrently."""
     await asyncio.sleep(0)
     return next(ANSWERS)
 
 
 def in_line(given: list[int]) -> None:
-    """Equal requests one after another, and equal requests under two names."""
+    """Equal requests in sequence, and equal requests under two names."""
     for notional in (1, 2):
         given += [place_order(notional), look(notional), look(notional)]
 
 
 async def at_once(given: list[int]) -> None:
-    """Equal requests of several tasks."""
+    """Equal requests of concurrent tasks."""
 
     async def work(number: int) -> None:
         given.append(await ask("same"))
@@ -59,7 +59,7 @@ PROGRAMS: Final[dict[str, Callable[[list[int]], Any]]] = {"in line": in_line, "a
 
 
 def _without(recording: Recording, lost: Collection[int]) -> Recording:
-    """The recording as it is if these calls never reached it."""
+    """The recording as if these calls had never reached it."""
     return Recording(recording.root, tuple(replace(c) for n, c in enumerate(recording.calls) if n not in lost))
 
 
@@ -96,7 +96,7 @@ def test_p12_lost_calls_are_a_hole_and_no_divergence(name: str) -> None:
 
 
 def test_p12_a_lost_call_that_goes_live_is_no_divergence() -> None:
-    """A plan that makes calls live makes a lost one live too: the run had it."""
+    """A plan that makes calls live makes a lost one live too, because the recorded run had it."""
     recording = recorded(_bind(in_line, []))
     _, replay = _replay(in_line, _without(recording, (1,)), Plan(live=("tool:look",)))
     kinds = {(each["kind"], each["index"]) for each in replay.verdict["divergences"]}
@@ -106,7 +106,7 @@ def test_p12_a_lost_call_that_goes_live_is_no_divergence() -> None:
 
 
 def test_p12_what_differs_before_a_hole_has_diverged() -> None:
-    """A program that changed before the hole has diverged: the hole is no excuse."""
+    """A program that changed before the hole has diverged, whatever is missing later."""
 
     def changed(given: list[int]) -> None:
         given.append(place_order(7))

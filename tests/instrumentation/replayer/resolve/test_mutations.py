@@ -1,4 +1,4 @@
-"""Mutations: every field of an answer becomes a patch that fits, and a seed always picks the same ones."""
+"""Mutations: every field of an answer becomes a valid patch, and a seed always picks the same ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RUN = make_run_id()
 
 
 def test_s35_every_field_of_an_answer_is_mutated_once() -> None:
-    """Scalars of values, of JSON inside text and of bodies; each patch changes exactly what it says."""
+    """Scalars of values, of JSON inside text and of bodies each get one patch, which changes exactly what it says."""
     recording = make_incident()
     found = find_mutations(recording, count=10_000)
     assert found
@@ -31,7 +31,7 @@ def test_s35_every_field_of_an_answer_is_mutated_once() -> None:
 
 
 def test_s35_a_seed_picks_the_same_fields() -> None:
-    """A sample is the same for the same seed, visits every call first, and is told in the order of the run."""
+    """The same seed gives the same sample, which visits every call first and is listed in the order of the run."""
     recording = make_incident()
     first, again = (find_mutations(recording, count=3, seed=7) for _ in range(2))
     assert first == again
@@ -41,7 +41,7 @@ def test_s35_a_seed_picks_the_same_fields() -> None:
 
 
 def test_s35_only_names_the_calls() -> None:
-    """A selector with a number takes that call alone; one that is none is refused."""
+    """A selector with a number takes that call alone; an invalid one is refused."""
     recording = make_incident()
     kinds = {m.boundary.partition(":")[0] for m in find_mutations(recording, only="tool", count=100)}
     assert kinds == {"tool"}
@@ -64,7 +64,7 @@ def test_s35_only_names_the_calls() -> None:
     ],
 )
 def test_s35_fields_of_each_shape(response: object, fields: set[str]) -> None:
-    """What counts as a field of an answer, for each shape that a recording has."""
+    """Fields of an answer are recognised in each recorded shape."""
     base = make_recording(RUN, 1)
     call = make_call(RUN, 1, response=json.dumps(response), kind="tool", name="t")
     recording = type(base)(base.root, (call,))

@@ -1,4 +1,4 @@
-"""Plans: which boundaries run live, what is set otherwise, and what is refused."""
+"""Plans: which boundaries run live, which values are overridden, and which plans are refused."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from support.replay_calls import Asked, Asker, record_calls
     ids=["default", "kind", "other_kind", "longer_stub", "longer_live", "tie", "one", "two", "case", "host"],
 )
 def test_s2_longest_pattern_decides(stub: tuple[str, ...], live: tuple[str, ...], boundary: str, is_live: bool) -> None:
-    """Of the patterns that match, the longest decides, and `stub` wins a tie."""
+    """The longest matching pattern wins, and `stub` wins a tie."""
     assert build_plan(stub=stub, live=live).is_live(boundary) is is_live
 
 
 @given(st.text(max_size=12))
 def test_s27_nothing_is_live_without_a_pattern(boundary: str) -> None:
-    """The default plan lets nothing through."""
+    """The default plan lets no call run live."""
     assert Plan().is_live(boundary) is False
     assert Plan().may_go_live(boundary) is False
     assert read_plan("").is_live(boundary) is False
@@ -46,7 +46,7 @@ def test_s27_nothing_is_live_without_a_pattern(boundary: str) -> None:
 
 @pytest.mark.parametrize("on_change", ["stop", "serve", "live"])
 def test_plan_reads_what_it_wrote(on_change: str) -> None:
-    """A plan goes through the environment unchanged, whatever it says."""
+    """A plan passes through the environment unchanged."""
     plan = build_plan(
         stub=("llm:*", "tool:a@main/*[2..]"),
         live=("tool:a", "http", "llm[-1]"),
@@ -78,7 +78,7 @@ def test_plan_reads_what_it_wrote(on_change: str) -> None:
     ],
 )
 def test_s27_plan_that_cannot_be_read_is_refused(text: str) -> None:
-    """A damaged plan is an error, never the default one."""
+    """A damaged plan is an error, never taken for the default one."""
     with pytest.raises(ConfigError):
         read_plan(text)
 
@@ -103,7 +103,7 @@ def test_selector_prints_what_it_read(text: str) -> None:
     "text", ["", " ", "llm[0]", "llm[x]", "llm[3", "@main", "tool:f@", "llm[5..2]", "llm[]", "x" * 600]
 )
 def test_selector_that_means_nothing_is_refused(text: str) -> None:
-    """What can't be a selector is an error with a hint, except text whose bracket is part of a name."""
+    """An invalid selector is an error with a hint, except text whose bracket is part of a name."""
     if text == "llm[3":
         assert parse_selector(text).boundary == "llm[3:*"
         return
@@ -125,14 +125,14 @@ def test_selector_that_means_nothing_is_refused(text: str) -> None:
     ],
 )
 def test_s2_calls_are_named_by_number_and_lane(selector: str, live: list[int]) -> None:
-    """The n-th call of a boundary runs live, the others are served, whatever the order they are asked in."""
+    """The n-th call of a boundary runs live and the others are served, in whatever order they are made."""
     asker = Asker(record_calls([Asked(1), Asked(2), Asked(3)]), Plan().live(selector))
     found = [x for x in (3, 1, 2) if asker.ask(Asked(x)).served is None]
     assert sorted(found) == live
 
 
 def test_s2_plan_is_chainable_and_a_value() -> None:
-    """`Plan().stub(…).live(…)` adds rules to a new plan; the plan it began with stays what it was."""
+    """`Plan().stub(…).live(…)` adds rules to a new plan; the original plan is unchanged."""
     plan = Plan().stub("llm:*")
     longer = plan.live("tool:delete_file")
     assert (plan.is_live("tool:delete_file"), longer.is_live("tool:delete_file")) == (False, True)
@@ -140,7 +140,7 @@ def test_s2_plan_is_chainable_and_a_value() -> None:
 
 
 def test_s2_condition_sees_the_call() -> None:
-    """A rule with a condition holds where its function says so, and goes before one without."""
+    """A rule with a condition applies if its function says so, and takes precedence over one without."""
     seen: list[PlannedCall] = []
 
     def is_large(call: PlannedCall) -> bool:
@@ -191,7 +191,7 @@ def test_strict_stops_at_a_moved_call() -> None:
 
 
 def test_s63_replay_ends_before_the_call_that_is_named() -> None:
-    """`to(2)` serves what comes before recorded call 2, and says why it ended."""
+    """`to(2)` serves the calls before recorded call 2, and says why the replay ended."""
     asker = Asker(record_calls([Asked(1), Asked(2), Asked(3)]), Plan().to(2))
     asker.ask(Asked(1))
     with pytest.raises(ReplayMiss, match="stopped before call 2"):
@@ -202,7 +202,7 @@ def test_s63_replay_ends_before_the_call_that_is_named() -> None:
 
 # ── Budget ──────────────────────────────────────────────────────────────────────────────────────────
 def test_s42_price_is_found_by_name_version_and_pattern() -> None:
-    """A price is stated under the model's name, its family's without the version, or a pattern; none is made up."""
+    """A price is given for the model's name, its family without the version, or a pattern; none is made up."""
     stated = ("llama-*=0.2,0.4", "gpt-4o=9", "gpt-4o-mini=0.15,0.6", "gpt-4.1=2,8")
     budget = Budget(1.0, tuple(map(parse_price, stated)))
     assert budget.find_price("gpt-4o-mini-2024-07-18") == Price("gpt-4o-mini", 0.15, 0.6)
@@ -216,7 +216,7 @@ def test_s42_price_is_found_by_name_version_and_pattern() -> None:
 
 @pytest.mark.parametrize("text", ["gpt-x", "gpt-x=", "gpt-x=a,b", "=1,2", "m=1,2,3", "m=-1,2", "m=nan,1"])
 def test_s42_price_that_is_none_is_refused(text: str) -> None:
-    """A price is a model and one or two amounts."""
+    """A price consists of a model and one or two amounts."""
     with pytest.raises(ConfigError):
         parse_price(text)
 
@@ -229,7 +229,7 @@ def test_s42_ceiling_that_is_no_amount_is_refused(amount: float) -> None:
 
 
 def test_s42_parallel_calls_count_while_they_are_under_way() -> None:
-    """Calls that have begun and not ended are reckoned with: forty at once do not slip below one ceiling."""
+    """Calls in flight count towards the budget, so that forty at once do not exceed one ceiling."""
     meter = CostMeter(Budget(0.05, (Price("m", 0, 1_000_000 / 100),)))
     meta = {"model": "m", "tokens_in": 5, "tokens_out": 1}
     assert meter.admit(0, meta, "{}")
@@ -240,7 +240,7 @@ def test_s42_parallel_calls_count_while_they_are_under_way() -> None:
 
 
 def test_s42_answer_without_usage_is_counted_by_length() -> None:
-    """Where an answer states no tokens, its length is counted, and the verdict says that it is an estimate."""
+    """If an answer states no tokens, they are estimated from its length, and the verdict says so."""
     meter = CostMeter(Budget(1.0, (Price("m", 1, 1),)))
     assert meter.admit(1, {"model": "m"}, "x" * 400)
     meter.settle(1, {"model": "m"}, "x" * 400, "y" * 4000)

@@ -1,4 +1,4 @@
-"""Steps that are taken again from a checkpoint: which recorded call answers them."""
+"""Steps that are repeated from a checkpoint: which recorded call answers them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STEP = "main/lg:3:act:pull.act/t:work#1"
 
 @pytest.fixture
 def recording() -> Recording:
-    """A run of which one step made two equal calls, and another one the same call."""
+    """A run in which one step made two equal calls, and another step the same call."""
     run_id = make_run_id()
     calls = [make_call(run_id, seq, kind="tool", name="pay", key="k", lane=STEP) for seq in (1, 2)]
     other = make_call(run_id, 3, kind="tool", name="pay", key="k", lane="main/lg:4:report:pull.report")
@@ -24,12 +24,12 @@ def recording() -> Recording:
 
 
 def test_s7_nothing_is_answered_twice_outside_of_a_repetition(recording: Recording) -> None:
-    """A call that was made once more than recorded stays one, unless its step is taken again."""
+    """A call that is made once more than recorded is not answered, unless its step is repeated."""
     assert Repeats(recording).find(STEP, "tool:pay", "k") is None
 
 
 def test_s7_a_step_that_is_taken_again_has_its_own_calls_in_order(recording: Recording) -> None:
-    """Its n-th call is the n-th that the step made, from the first again after the last; counters do not matter."""
+    """The step's n-th call is the recorded n-th, starting over after the last; counters in the path are ignored."""
     repeats = Repeats(recording)
     again = "main/lg:7:act:pull.act/t:work#5"
     with repeating():
@@ -39,7 +39,7 @@ def test_s7_a_step_that_is_taken_again_has_its_own_calls_in_order(recording: Rec
 
 
 def test_s7_another_request_or_step_is_no_repetition(recording: Recording) -> None:
-    """Where the key, the boundary or the node differ nothing is answered: it is a new call."""
+    """If the key, the boundary or the node differs it is a new call, so nothing is answered."""
     repeats = Repeats(recording)
     with repeating():
         assert repeats.find(STEP, "tool:pay", "other") is None

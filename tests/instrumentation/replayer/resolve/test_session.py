@@ -1,4 +1,4 @@
-"""Resolution of calls: every step of the cascade, never live by itself, flat in the length of the run."""
+"""Resolution of calls: every step of the cascade, never live by default, at constant cost in long runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.replay_calls import Asked, Asker, record_calls, seal, served
 
 
 def missed(asker: Asker, asked: Asked) -> str:
-    """The message of the miss that a call gives."""
+    """Make a call that is missed; return the message."""
     with pytest.raises(ReplayMiss) as caught:
         asker.ask(asked)
     return str(caught.value)
@@ -55,7 +55,7 @@ def test_n1_identical_calls_are_told_apart_by_their_lane() -> None:
 
 
 def test_provider_call_id_finds_a_call_in_another_slot() -> None:
-    """An equal call id and key is exact, although order and lane are others."""
+    """A call with an equal call id and key is exact, although order and lane differ."""
     asker = Asker(record_calls([Asked(1, call_id="call_a"), Asked(1, call_id="call_b")]))
     assert served(asker, Asked(1, call_id="call_b", lane="main/t:new#1")) == 2
     assert served(asker, Asked(1, call_id="call_a", lane="main/t:new#1")) == 1
@@ -63,14 +63,14 @@ def test_provider_call_id_finds_a_call_in_another_slot() -> None:
 
 
 def test_call_id_with_another_key_is_not_served() -> None:
-    """A known call id does not make different arguments equal."""
+    """Different arguments with a known call id are not equal."""
     asker = Asker(record_calls([Asked(1, call_id="call_a")]))
     missed(asker, Asked(2, call_id="call_a", lane="main/t:new#1"))
     assert kinds(asker) == ["extra_call"]
 
 
 def test_equal_key_elsewhere_is_moved() -> None:
-    """A call that was made in another lane is served, and reported with where it was."""
+    """A call that was made in another lane is served, and reported with its recorded lane."""
     asker = Asker(record_calls([Asked(1), Asked(2)]))
     assert served(asker, Asked(2)) == 2
     assert served(asker, Asked(1)) == 1
@@ -79,7 +79,7 @@ def test_equal_key_elsewhere_is_moved() -> None:
 
 
 def test_moved_takes_the_earliest_unused_call() -> None:
-    """Of several equal calls elsewhere that gave one answer, the first one that nobody has is served."""
+    """Of several equal calls elsewhere with the same answer, the first unused one is served."""
     recording = record_calls([Asked(1, lane="a"), Asked(1, lane="b"), Asked(1, lane="c")])
     calls = tuple(dataclasses.replace(c, response='{"value":7}') for c in recording.calls)
     asker = Asker(seal(Recording(recording.root, calls)))
@@ -89,7 +89,7 @@ def test_moved_takes_the_earliest_unused_call() -> None:
 
 
 def test_moved_prefers_its_own_lane_then_a_renamed_one() -> None:
-    """A call of this lane comes first, then one of the lane in whose path only a name is another."""
+    """A call of this lane comes first, then one of a lane whose path differs only in a name."""
     lanes = ["main/t:fetch#1", "main/t:fetch#2", "main/t:fetch#3"]
     asker = Asker(record_calls([Asked(1, lane=lane) for lane in lanes]))
     assert [served(asker, Asked(1, lane=f"main/t:get#{n}")) for n in (3, 1, 2)] == [3, 1, 2]
@@ -100,7 +100,7 @@ def test_moved_prefers_its_own_lane_then_a_renamed_one() -> None:
 
 @pytest.mark.parametrize("on_change", ["stop", "serve"])
 def test_s65_ambiguous_is_not_guessed(on_change: str) -> None:
-    """Where two recorded calls fit equally and gave different answers, none is served unless the plan says so."""
+    """If two recorded calls fit equally and gave different answers, none is served unless the plan allows it."""
     asker = Asker(record_calls([Asked(1, lane="a"), Asked(1, lane="b")]), Plan(on_change=on_change))
     if on_change == "serve":
         assert served(asker, Asked(1, lane="z")) == 1
@@ -110,7 +110,7 @@ def test_s65_ambiguous_is_not_guessed(on_change: str) -> None:
 
 
 def test_s65_boundary_renamed_is_named() -> None:
-    """An equal request under a name that was never recorded is the recorded call, renamed; and is not served."""
+    """An equal request under a name that was never recorded is the recorded call, renamed, and is not served."""
     asker = Asker(record_calls([Asked({"a": 1}), Asked({"a": 2})]))
     served(asker, Asked({"a": 1}))
     assert "the same request was recorded as tool:f, call 2" in missed(asker, Asked({"a": 2}, name="g"))
@@ -142,7 +142,7 @@ def test_s65_boundary_that_is_recorded_too_is_not_renamed() -> None:
     ids=["text", "same_number", "tuple", "other_value", "one_of_two", "gone"],
 )
 def test_s65_type_changed_is_the_same_value_in_another_type(recorded: Any, now: Any, kind: str | None) -> None:
-    """1 and '1' is a changed type; another value is a changed call; 1 and 1.0 have one key."""
+    """1 and '1' differ in type; any other value is a changed call; 1 and 1.0 have one key."""
     asker = Asker(record_calls([Asked(recorded)]))
     if kind is None:
         served(asker, Asked(now))
@@ -153,7 +153,7 @@ def test_s65_type_changed_is_the_same_value_in_another_type(recorded: Any, now: 
 
 # ── Nearest candidates ──────────────────────────────────────────────────────────────────────────────
 def test_s65_candidates_say_why_each_was_rejected() -> None:
-    """A call without an answer comes with the nearest recorded ones, at most three, each with its reason."""
+    """A call without an answer lists the nearest recorded ones, at most three, each with the reason."""
     recording = record_calls(
         [Asked("sell 100"), Asked("sell 200"), Asked("buy", name="g"), *[Asked(n) for n in range(40)]]
     )
@@ -170,7 +170,7 @@ def test_s65_candidates_say_why_each_was_rejected() -> None:
 
 
 def test_candidates_of_an_answered_call_say_so() -> None:
-    """A call made once more than recorded is near the one that it repeats."""
+    """A call made once more than recorded lists the call that it repeats."""
     asker = Asker(record_calls([Asked(1)]))
     served(asker, Asked(1))
     missed(asker, Asked(1))
@@ -180,7 +180,7 @@ def test_candidates_of_an_answered_call_say_so() -> None:
 
 # ── Ignored differences ─────────────────────────────────────────────────────────────────────────────
 def test_s35_ignored_difference_of_a_served_call_is_kept_with_its_span() -> None:
-    """What a key leaves out is compared all the same; it is shown and changes no verdict."""
+    """Fields that the key leaves out are still compared; differences are shown and don't affect the verdict."""
     recording = record_calls([Asked(1)])
     calls = (dataclasses.replace(recording.calls[0], request='{"arguments":{"x":1},"note":"then"}'),)
     asker = Asker(seal(Recording(recording.root, calls)))
@@ -192,7 +192,7 @@ def test_s35_ignored_difference_of_a_served_call_is_kept_with_its_span() -> None
 
 
 def test_s28_same_slot_with_another_key_is_changed_and_stops() -> None:
-    """A call whose arguments differ is refused with the place of the difference, and is not asked again."""
+    """A call whose arguments differ is refused with the location of the difference, and is not tried again."""
     asker = Asker(record_calls([Asked({"n": 1}), Asked({"n": 2})]))
     message = missed(asker, Asked({"n": 3}))
     assert "arguments.x.n differs" in message
@@ -212,7 +212,7 @@ def test_s28_on_change_serve_answers_by_position() -> None:
 
 
 def test_s28_on_change_live_goes_live_only_for_the_changed_call() -> None:
-    """With on_change=live a changed call is let through and counted; equal ones are still served."""
+    """With on_change=live a changed call runs live and is counted; equal ones are still served."""
     asker = Asker(record_calls([Asked(1), Asked(2)]), Plan(on_change="live"))
     crossing = asker.ask(Asked(8))
     assert crossing.served is None
@@ -223,7 +223,7 @@ def test_s28_on_change_live_goes_live_only_for_the_changed_call() -> None:
 
 @pytest.mark.parametrize("on_change", ["stop", "serve", "live"])
 def test_s27_call_that_was_never_recorded_is_extra(on_change: str) -> None:
-    """One call more than recorded is refused under every on_change: there is nothing to change."""
+    """An extra call is refused under every on_change, because no recorded call changed."""
     asker = Asker(record_calls([Asked(1)]), Plan(on_change=on_change))
     served(asker, Asked(1))
     assert "the recording has no such call" in missed(asker, Asked(1))
@@ -232,7 +232,7 @@ def test_s27_call_that_was_never_recorded_is_extra(on_change: str) -> None:
 
 
 def test_missing_calls_are_those_that_nobody_asked_for() -> None:
-    """What is left over at the end is missing, in recorded order."""
+    """Calls that are left over at the end are missing, in recorded order."""
     asker = Asker(record_calls([Asked(1), Asked(2), Asked(3)]))
     served(asker, Asked(1))
     missing, covered = asker.session.unplayed()
@@ -240,7 +240,7 @@ def test_missing_calls_are_those_that_nobody_asked_for() -> None:
 
 
 def test_children_of_a_served_call_are_covered_at_any_depth() -> None:
-    """Calls that were made inside a served one are neither missing nor asked for."""
+    """Calls that were made inside a served one are neither missing nor expected."""
     recording = record_calls([Asked("outer"), Asked("inner"), Asked("innermost"), Asked("after")])
     parents = {2: 1, 3: 2}
     calls = tuple(dataclasses.replace(c, parent=parents.get(c.seq, -1)) for c in recording.calls)
@@ -252,7 +252,7 @@ def test_children_of_a_served_call_are_covered_at_any_depth() -> None:
 
 # ── Incomplete recordings ───────────────────────────────────────────────────────────────────────────
 def test_s48_killed_run_ends_at_its_frontier() -> None:
-    """Beyond the last call of a run that was killed nothing is extra: the recording just ends there."""
+    """After the last call of a killed run nothing is extra, because the recording just ends there."""
     asker = Asker(record_calls([Asked(1)], manifest={}))
     served(asker, Asked(1))
     assert "the recording ends before this call" in missed(asker, Asked(2))
@@ -261,7 +261,7 @@ def test_s48_killed_run_ends_at_its_frontier() -> None:
 
 
 def test_s48_call_that_never_ended_is_the_frontier() -> None:
-    """A call that was started and never finished can't be served; it is not counted as served either."""
+    """A call that was started and never finished can't be served, and is not counted as served."""
     recording = with_outcome(record_calls([Asked(1)]), 1, Outcome.OPEN)
     asker = Asker(recording)
     assert "ends inside this call" in missed(asker, Asked(1))
@@ -274,7 +274,7 @@ def test_s48_call_that_never_ended_is_the_frontier() -> None:
     "manifest", [{"calls": 1, "holes": ["call 1 (tool:f): value unserializable at $.a"]}, {"calls": 1, "truncated": 1}]
 )
 def test_s27_extra_call_behind_a_recorded_end_is_extra_although_there_is_a_hole(manifest: dict[str, Any]) -> None:
-    """A run with a hole in it that ended is not open-ended: one call more is an extra call, not its frontier."""
+    """A run with a hole that nevertheless ended has no frontier, so one more call is extra."""
     asker = Asker(record_calls([Asked(1)], manifest=manifest))
     served(asker, Asked(1))
     missed(asker, Asked(2))
@@ -284,7 +284,7 @@ def test_s27_extra_call_behind_a_recorded_end_is_extra_although_there_is_a_hole(
 
 @pytest.mark.parametrize("manifest", [{"calls": 2}, {"calls": 1, "dropped": 1}], ids=["lost", "dropped"])
 def test_s48_call_that_may_have_been_lost_is_the_frontier(manifest: dict[str, Any]) -> None:
-    """Where the manifest says that calls are missing, a call without a record may be one of them."""
+    """If the manifest says that calls are missing, a call without a record may be one of them."""
     asker = Asker(record_calls([Asked(1)], manifest=manifest))
     missed(asker, Asked(2, name="g"))
     assert (asker.session.has_reached_frontier, kinds(asker)) == (True, [])
@@ -292,7 +292,7 @@ def test_s48_call_that_may_have_been_lost_is_the_frontier(manifest: dict[str, An
 
 # ── Live by plan ────────────────────────────────────────────────────────────────────────────────────
 def test_s2_live_boundaries_are_paired_and_the_rest_is_served() -> None:
-    """A live boundary is paired with its recorded call, which is not missing then; others are served."""
+    """A live call is paired with its recorded one, which then is not missing; others are served."""
     asker = Asker(record_calls([Asked(1), Asked(1, name="g")]), Plan(live=("tool:f",)))
     live = asker.ask(Asked(1))
     assert (live.served, live.is_live_by_plan) == (None, True)
@@ -315,7 +315,7 @@ def test_live_calls_are_compared_with_the_recording(asked: Asked, expected: str 
 
 
 def settle(recorded: str, now: str, outcome: Outcome = Outcome.OK) -> Asker:
-    """One live call that ended with `now` where `recorded` was."""
+    """Settle one live call with the output `now`, recorded as `recorded`."""
     recording = record_calls([Asked(1), Asked(2, name="g")])
     calls = (dataclasses.replace(recording.calls[0], response=recorded), recording.calls[1])
     asker = Asker(seal(Recording(recording.root, calls)), Plan(live=("tool:f",)))
@@ -343,7 +343,7 @@ def http(body: str, ms: int = 5, date: str = "today", status: int = 200) -> str:
     ids=["same", "value", "http_times", "http_body", "http_status", "text"],
 )
 def test_output_of_a_live_call_is_compared(recorded: str, now: str, paths: list[str]) -> None:
-    """What a live call gives is compared with the record, without the times and headers of an HTTP exchange."""
+    """The output of a live call is compared, except for the times and headers of an HTTP exchange."""
     asker = settle(recorded, now)
     assert [d.path for found in asker.session.divergences for d in found.diff] == paths
     assert kinds(asker) == (["output_changed"] if paths else [])
@@ -375,7 +375,7 @@ plans = st.builds(
 def test_s27_nothing_ever_goes_live_by_itself(
     recorded: list[Asked], now: list[Asked], plan: Plan, is_killed: bool
 ) -> None:
-    """Whatever is asked: a call is served, or missed, or live because the plan says so for this very call."""
+    """A call is served, or missed, or live because the plan says so for this very call."""
     recording = record_calls(recorded, manifest={} if is_killed else None)
     asker = Asker(recording, plan)
     taken: list[int] = []
@@ -400,19 +400,19 @@ def test_s27_nothing_ever_goes_live_by_itself(
 
 @given(st.lists(asked_calls, max_size=12))
 def test_s20_the_same_calls_are_served_in_order(calls: list[Asked]) -> None:
-    """A replay that asks what was asked gets every answer once, in its place, with nothing to report."""
+    """If the replay makes the same calls, it gets every answer once, in order, with nothing to report."""
     asker = Asker(record_calls(calls))
     assert [served(asker, one) for one in calls] == list(range(1, len(calls) + 1))
     assert (kinds(asker), asker.session.unplayed()) == ([], ([], 0))
 
 
 class Counted(dict[Any, Any]):
-    """A dictionary that counts its look-ups."""
+    """A dictionary that counts its lookups."""
 
     reads = 0
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """One look-up."""
+        """Count a lookup."""
         Counted.reads += 1
         return super().get(key, default)
 
@@ -438,7 +438,7 @@ def _work(calls: int, ask: Callable[[int], Asked]) -> int:
 def test_resolving_does_not_cost_more_in_a_long_run(
     ask: Callable[[int], Asked], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A call takes as many look-ups in a run of 10,000 calls as in one of 100, for every step of the cascade."""
+    """A call takes as many lookups in a run of 10,000 calls as in one of 100, for every step of the cascade."""
     monkeypatch.setattr(findings_module, "DIVERGENCES_MAX", 10)
     monkeypatch.setattr(taint_module, "NEW_TEXTS_MAX", 10)
     assert _work(10_000, ask) == _work(100, ask)

@@ -1,4 +1,4 @@
-"""Units that are replayed first: they answer for themselves only, and leave nothing behind in what is judged."""
+"""Units that are replayed first are answered only from their own calls, and don't affect the judged unit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KEY = "k" * 64
 
 
 def call(seq: int, lane: str, **fields: Any) -> CallRecord:
-    """A call that ended at the next value of the clock."""
+    """A call that ended at the next value of the Lamport clock."""
     made = CallRecord(
         run_id="", seq=seq, kind="tool", name="ask", lane=lane, index=0, key=KEY, keyspec="tool/1", request='{"a":1}'
     )
@@ -22,7 +22,7 @@ def call(seq: int, lane: str, **fields: Any) -> CallRecord:
 
 
 def test_p4_a_call_is_never_answered_by_another_unit() -> None:
-    """Neither by place, by call id, by key nor under another name; a unit's own calls are found as ever."""
+    """No position, call id, key or other name finds another unit's call; a unit's own calls are still found."""
     index = RecordingIndex(Recording(RootRecord(""), (call(6, "earlier#1"), call(9, "earlier#2/t:f#1"))))
     for lane in ("unit", "unit/t:f#1", "earlier#3"):
         assert index.find_exact((lane, "tool:ask", 0), KEY, "c1") is None
@@ -42,7 +42,7 @@ def test_p4_a_call_is_never_answered_by_another_unit() -> None:
 
 
 def test_p4_completions_are_ordered_again_when_the_next_unit_begins() -> None:
-    """After a unit that diverged, which ended all order; what it did not complete is not waited for."""
+    """A unit that diverged disabled the order; its missing completions are then skipped."""
     calls = [call(6, "earlier#1"), call(9, "unit"), call(11, "unit", index=1)]
     gate = OrderGate(calls, lambda seq: False)
     gate.open()
@@ -56,7 +56,7 @@ def test_p4_completions_are_ordered_again_when_the_next_unit_begins() -> None:
 
 
 def test_s27_a_redactor_forgets_what_a_unit_has_taught_it() -> None:
-    """What was known before stays known, and texts that were seen since are looked at anew."""
+    """Earlier knowledge stays, and texts seen since then are scanned again."""
     redactor = Redactor(b"k" * 32, "k").run()
     redactor.value({"password": "tulip-garden-77"})
     before = redactor.remember()

@@ -1,4 +1,4 @@
-"""What an exception of native code tells of what the kernel has denied to it."""
+"""Deriving from an exception of native code which effect the kernel denied."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spanreplay.replayer.sandbox.denied import Denied, find_denied
 
 
 def _fail(text: str) -> BaseException:
-    """An exception with this text that native code has raised."""
+    """An exception with this text, raised by native code."""
     with pytest.raises(ValueError, match=text) as caught:
         int(text)
     return caught.value
@@ -28,7 +28,7 @@ def _fail(text: str) -> BaseException:
     ],
 )
 def test_n14_a_refused_connection_is_told_from_a_file(text: str, is_offline: bool, what: str) -> None:
-    """By its words, where the kernel denies connections at all."""
+    """If the kernel denies connections at all, the words of the error tell them from files."""
     session: Any = SimpleNamespace(guard=Guard(is_offline=is_offline))
     run: Any = SimpleNamespace(overlay=None)
     found = find_denied(_fail(text), session, run, (), is_nameless=True)

@@ -1,4 +1,4 @@
-"""The files that a replay begins with lie in its overlay, whatever paths and links the recording names."""
+"""The initial files of a replay are in its overlay, whatever paths and links the recording names."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class World:
         self.overlay = Overlay(str(self.scratch), (), lambda: False, lambda: False)
 
     def seen(self) -> dict[str, tuple[int, int, bytes]]:
-        """Everything that is not in the overlay: kind and mode, time of the last change, content."""
+        """Everything outside the overlay: kind and mode, time of the last change, content."""
         found = {}
         for each in sorted(self.base.rglob("*")):
             if self.scratch not in (each, *each.parents):
@@ -56,7 +56,7 @@ class World:
 
 
 def recorded(*states: tuple[str, Mapping[str, Mapping[str, Any]]]) -> Recording:
-    """A recording in which the agent was about to change each of these paths: what was there."""
+    """A recording in which the agent was about to change each of these paths, with their recorded state."""
     made = make_recording(calls=len(states))
     calls = [_lookup(call, *state) for call, state in zip(made.calls, states, strict=True)]
     return replace(made, calls=tuple(calls))
@@ -68,7 +68,7 @@ def _lookup(call: CallRecord, at: str, entries: Mapping[str, Mapping[str, Any]])
 
 
 def lay(world: World, recording: Recording) -> None:
-    """Begin a replay of it, as far as its files go; a set-up that fails ends the replay."""
+    """Lay out the recording's initial files; a setup that fails ends the replay."""
     with contextlib.suppress(OSError, ValueError):
         beginning.lay(world.overlay.scratch, recording, Surroundings(), lambda call: call.response)
 
@@ -100,7 +100,7 @@ WAYS: Final = (
 
 @pytest.mark.parametrize("way", WAYS)
 def test_r8_files_of_a_hostile_recording_stay_in_the_overlay(tmp_path: Path, way: str) -> None:
-    """Dots, whole paths and links in recorded paths lead nowhere but into the overlay."""
+    """Dots, absolute paths and links in recorded paths lead only into the overlay."""
     world = World(tmp_path)
     before = world.seen()
     lay(world, _ways(world)[way])
@@ -156,7 +156,7 @@ def _entry(base: str) -> st.SearchStrategy[dict[str, Any]]:
 def test_r8_no_recorded_path_leaves_the_overlay(
     tmp_path_factory: pytest.TempPathFactory, choices: st.DataObject
 ) -> None:
-    """Random files, folders and links at random paths, and what the agent then writes through them: all is inside."""
+    """Random files, folders and links at random paths, and the agent's later writes through them, stay inside."""
     world = World(tmp_path_factory.mktemp("any"))
     base = str(world.base)
     paths = st.builds(lambda start, rest: start + "/" + rest, st.sampled_from([base, f"{base}/mine", "", "a"]), NAMES)

@@ -1,4 +1,4 @@
-"""The import system looks through an overlay: what was written there is found, what is hidden is not."""
+"""The import system uses the overlay: modules written there are found, hidden ones are not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spanreplay.runtime.patches import Patches
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of the world that modules are imported from; those that are loaded meanwhile are forgotten."""
+    """A real folder that modules are imported from; modules loaded meanwhile are forgotten."""
     world = tmp_path / "world"
     world.mkdir()
     monkeypatch.syspath_prepend(str(world))
@@ -30,7 +30,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def overlay(tmp_path: Path) -> Iterator[Overlay]:
-    """An overlay that imports go through."""
+    """An overlay that imports use."""
     (tmp_path / "scratch").mkdir()
     made, patches = Overlay(str(tmp_path / "scratch"), (), lambda: False, lambda: False), Patches()
     imports.install(made, patches)
@@ -39,7 +39,7 @@ def overlay(tmp_path: Path) -> Iterator[Overlay]:
 
 
 def test_s50_a_module_is_found_though_its_folder_has_the_same_time(folder: Path, overlay: Overlay) -> None:
-    """A replay waits for nothing: what it writes in a row is as old as what is there."""
+    """A replay never waits, so files that it writes in a row may have the same folder time as existing ones."""
     for number in range(3):
         overlay.put(str(folder / f"tool_{number}.py"), f"NUMBER = {number}".encode())
         os.utime(overlay.scratch.above(str(folder)), (1, 1))
@@ -48,7 +48,7 @@ def test_s50_a_module_is_found_though_its_folder_has_the_same_time(folder: Path,
 
 
 def test_s50_a_module_that_is_hidden_is_not_found(folder: Path, overlay: Overlay) -> None:
-    """What the recorded run made later is in the world, and not there yet."""
+    """A module that the recorded run made later exists for real, but not yet in the replay."""
     (folder / "made_later.py").write_text("")
     overlay.scratch.hide(str(folder / "made_later.py"))
     with pytest.raises(ModuleNotFoundError, match="made_later"):
@@ -56,7 +56,7 @@ def test_s50_a_module_that_is_hidden_is_not_found(folder: Path, overlay: Overlay
 
 
 def test_s50_the_worlds_modules_are_as_they_were(folder: Path, overlay: Overlay) -> None:
-    """An overlay that holds another file of the folder, and one that holds the module's own newer text."""
+    """Real modules are found beside an overlay's other file, and the overlay's own version of one wins."""
     (folder / "known.py").write_text("TEXT = 'of the world'")
     overlay.put(str(folder / "another.py"), b"")
     assert importlib.import_module("known").TEXT == "of the world"

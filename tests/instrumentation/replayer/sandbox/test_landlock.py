@@ -1,4 +1,4 @@
-"""The kernel denies to change files, and nothing else; in processes of their own, because that can't be lifted."""
+"""The kernel denies changes to files, and nothing else; tested in child processes, because it can't be lifted."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ assert not why, why
 
 
 def run(path: Path, source: str) -> subprocess.CompletedProcess[str]:
-    """Run a program in a folder with something in it."""
+    """Run a program in a folder with some files."""
     there, free = path / "there", path / "free"
     for folder in (there, free, there / "empty"):
         folder.mkdir()
@@ -73,14 +73,14 @@ def run(path: Path, source: str) -> subprocess.CompletedProcess[str]:
 
 
 def state(path: Path) -> dict[str, str]:
-    """What is there now."""
+    """The current files and their content."""
     return {p.name: p.read_text(encoding="utf-8") if p.is_file() else "" for p in sorted((path / "there").iterdir())}
 
 
 @needs_landlock
 @pytest.mark.parametrize("way", CHANGES)
 def test_n14_the_kernel_denies_every_way_to_change_a_file(way: str, tmp_path: Path) -> None:
-    """Whatever changes what is outside of the free folders fails, in later threads and programs too."""
+    """Every change outside the free folders fails, in later threads and programs too."""
     done = run(tmp_path, PROGRAM + CHANGES[way])
     assert done.returncode == 1
     assert "Permission denied" in done.stderr or "cross-device" in done.stderr or "CalledProcessError" in done.stderr
@@ -90,13 +90,13 @@ def test_n14_the_kernel_denies_every_way_to_change_a_file(way: str, tmp_path: Pa
 @needs_landlock
 @pytest.mark.parametrize("way", ALLOWED)
 def test_n14_the_kernel_leaves_everything_else_as_it_is(way: str, tmp_path: Path) -> None:
-    """Reading, programs, devices, free folders and files, and what was open before."""
+    """Reading, programs, devices, free folders and files, and files that were open before still work."""
     done = run(tmp_path, PROGRAM + ALLOWED[way])
     assert done.returncode == 0, done.stderr
 
 
 def test_without_landlock_nothing_is_denied_and_it_is_said(tmp_path: Path) -> None:
-    """A kernel that does not know the system call is no error: the caller is told, and may write."""
+    """A kernel without the system call is not an error: the caller is told, and may write."""
     unknown = "from spanreplay.replayer.sandbox import landlock; landlock._CREATE_RULESET = 4444\n"
     source = PROGRAM.replace("assert not why, why", "print(why); (there / 'kept').write_text('x')")
     done = run(tmp_path, unknown + source)
@@ -106,7 +106,7 @@ def test_without_landlock_nothing_is_denied_and_it_is_said(tmp_path: Path) -> No
 
 @needs_landlock
 def test_without_rights_left_nothing_is_half_denied(tmp_path: Path) -> None:
-    """Where the kernel refuses in the middle (a seventeenth time, its limit), what was so before stays so."""
+    """If the kernel refuses midway (a seventeenth time, its limit), the earlier restrictions stay as they were."""
     again = "whys = [landlock.restrict([str(free)]).why for _ in range(20)]\nprint(whys[0], '|', whys[-1])\n"
     done = run(tmp_path, PROGRAM + again + ALLOWED["create"])
     assert done.stdout.startswith(" | this kernel")
@@ -125,14 +125,14 @@ def test_without_rights_left_nothing_is_half_denied(tmp_path: Path) -> None:
     ],
 )
 def test_n14_a_replay_that_may_write_for_real_is_not_guarded(plan: Plan, why: str, tmp_path: Path) -> None:
-    """Where the plan lets anything happen for real, the kernel is not asked: it can't be told otherwise later."""
+    """If the plan lets anything happen for real, the kernel guard stays off, because it can't be lifted later."""
     guard = kernel_guard.enter(plan)
     assert guard.describe() == {"files": "python", "network": "python", "why": why}
     (tmp_path / "written").write_text("x", encoding="utf-8")
 
 
 def test_n14_the_guard_can_be_switched_off(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """SPANREPLAY_SANDBOX=python leaves native code alone, and the verdict says so."""
+    """SPANREPLAY_SANDBOX=python leaves native code unrestricted, and the verdict says so."""
     monkeypatch.setenv("SPANREPLAY_SANDBOX", "python")
     wanted = {"files": "python", "network": "python", "why": "SPANREPLAY_SANDBOX=python"}
     assert kernel_guard.enter(Plan()).describe() == wanted
@@ -170,14 +170,14 @@ datagram.sendto(b"x", ("127.0.0.1", denied))
 
 @needs_offline
 def test_n14_the_kernel_denies_connections_to_all_ports_but_some(tmp_path: Path) -> None:
-    """In programs that are started, too; servers, pairs of sockets and datagrams stay as they are."""
+    """Started programs are covered too; servers, socket pairs and datagrams still work."""
     done = run(tmp_path, NETWORK)
     assert done.returncode == 0, done.stderr
 
 
 @needs_landlock
 def test_n14_without_ports_the_network_stays_as_it_is(tmp_path: Path) -> None:
-    """A program that asks its own server, and a kernel that knows no right for connections."""
+    """Connections stay allowed for a program with its own server, and on a kernel that can't restrict them."""
     connects = "restricted = landlock.restrict(['/dev'])\nsocket.create_connection(('127.0.0.1', denied)).close()\n"
     old = "landlock.NETWORK_ABI = 1000\n" + connects.replace("['/dev']", "['/dev'], ports=[]")
     for source in (connects, old):
@@ -200,5 +200,5 @@ def test_n14_without_ports_the_network_stays_as_it_is(tmp_path: Path) -> None:
     ],
 )
 def test_n14_the_port_of_ours_is_the_addresss(url: str, port: int) -> None:
-    """0 where it has none."""
+    """A URL without a usable port gives 0."""
     assert kernel_guard.port_of(url) == port

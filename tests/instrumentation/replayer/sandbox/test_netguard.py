@@ -1,4 +1,4 @@
-"""The network is denied in a replay, not merely unpatched; in processes of their own, because audit hooks stay."""
+"""The network is denied in a replay, not merely unpatched; tested in child processes, because audit hooks stay."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ WAYS = {
 
 
 class Greeter:
-    """A TCP server that says `hello` to whoever comes, and counts them."""
+    """A TCP server that says `hello` to every client, and counts them."""
 
     def __init__(self) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0))
@@ -102,7 +102,7 @@ def workplace(tmp_path: Path, greeter: Greeter) -> Workplace:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.sampled(4)
 def test_s27_uncovered_connection_is_denied_and_reported(way: str, workplace: Workplace, greeter: Greeter) -> None:
-    """Whatever reaches for the network outside of a boundary only now is stopped and named; nobody is dialled."""
+    """A new use of the network outside a boundary is stopped and named, and nobody is dialled."""
     agent = workplace.write("agent.py", AGENT)
     workplace.record(agent)
     workplace.write("agent.py", AGENT + WAYS[way])
@@ -116,7 +116,7 @@ def test_s27_uncovered_connection_is_denied_and_reported(way: str, workplace: Wo
 
 
 def test_s27_served_calls_dial_nobody(workplace: Workplace, greeter: Greeter) -> None:
-    """Connections inside served boundaries are not made, and not reported either."""
+    """Connections inside served boundaries are neither made nor reported."""
     agent = workplace.write("agent.py", AGENT)
     recorded = workplace.record(agent)
     came = greeter.came
@@ -127,7 +127,7 @@ def test_s27_served_calls_dial_nobody(workplace: Workplace, greeter: Greeter) ->
 
 
 def test_s2_live_boundary_may_dial_also_from_its_threads(workplace: Workplace, greeter: Greeter) -> None:
-    """Inside a call that the plan runs live connections are let through, whatever thread makes them."""
+    """Inside a call that the plan runs live, connections are allowed from any thread."""
     agent = workplace.write("agent.py", AGENT)
     workplace.record(agent)
     replayed = workplace.replay(agent, options=["--live", "tool:*"])
@@ -154,7 +154,7 @@ print("fine")
 
 
 def test_what_asks_nobody_is_let_through(workplace: Workplace) -> None:
-    """Local names, addresses, listening sockets and pairs are no connections to anywhere."""
+    """Local names, addresses, listening sockets and socket pairs are not connections."""
     agent = workplace.write("agent.py", AGENT + HARMLESS)
     workplace.record(agent)
     replayed = workplace.replay(agent)
@@ -163,7 +163,7 @@ def test_what_asks_nobody_is_let_through(workplace: Workplace) -> None:
 
 
 def test_own_collector_may_be_reached_and_nothing_else_on_its_host(workplace: Workplace, greeter: Greeter) -> None:
-    """A replay delivers its own spans to the collector that it is given, by name; another port there is denied."""
+    """A replay delivers its own spans to the given collector, by name; another port there is denied."""
     agent = workplace.write("agent.py", AGENT + WAYS["connect"])
     workplace.record(agent)
     with serve() as sink:

@@ -1,4 +1,4 @@
-"""A process that is on its way is waited for as long as it gets on, however busy the machine is."""
+"""A process that is still starting is waited for while it makes progress, however busy the machine is."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _made(seq: int, end_seq: int) -> CallRecord:
 
 
 def test_s68_a_process_that_takes_long_to_start_is_waited_for_while_it_gets_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it brings first goes out first; a process that stands still is given up as ever."""
+    """A slowly starting process completes first, as recorded; one that makes no progress is given up as usual."""
     monkeypatch.setattr(stall_detector, "STALL_AWAITED_MS", 1_000)
     monkeypatch.setattr(arrivals, "STEP_MS", 50)
     gate = OrderGate([_made(1, 4), _made(2, 5)], lambda seq: False)

@@ -1,4 +1,4 @@
-"""What a run does first: it comes to a loop that has not yet been idle, and comes between the same steps again."""
+"""First completions of a run, before its loop has ever been idle, arrive between the same callbacks again."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ SEAMS: Seams = (
     (_anyio.install, on_trio),
 )
 STEPS = 3
-"""How many are made behind what comes; before it, as many as there is time for."""
+"""Number of steps after the arrival; before it, as many as there is time for."""
 STEPS_MAX = 10_000
 STEP_S = 0.0004
 STEP_SIZE = 20_000
 """Some tenths of a millisecond of work."""
 WAIT_S = 0.0015
 IDLE_S = 0.5
-"""So long that the loop waits for it, also where a thousandth of a second passes before it looks."""
+"""Long enough for the loop to be idle, even if a millisecond passes before it checks."""
 
 
 @spanreplay.boundary("tool", name="ask")
@@ -124,7 +124,7 @@ def _program(
             if not left:
                 return
             seen.append(number)
-            sum(range(step_size))  # no sleep: that would be something to count from
+            sum(range(step_size))  # no sleep: that would be a point to count from
             await anyio.sleep(0)
 
     async def main() -> None:
@@ -150,7 +150,7 @@ ON_ASYNCIO = (_wait_for, _executor, _own_thread)
     [(loop, first) for loop in LOOPS for first in (*ANYWHERE, *(ON_ASYNCIO if loop != "trio" else ()))],
 )
 def test_n2_what_comes_first_comes_between_the_same_steps(loop: str, first: Callable[[], Awaitable[str]]) -> None:
-    """The answer to a run's first call, its first timer, its first thread come while it still does something else."""
+    """A run's first call, timer or thread completes while the program still does something else."""
     seen: list[Any] = []
     again: list[Any] = []
     recording = recorded(lambda: LOOPS[loop](_program(first, seen)), SEAMS)
@@ -163,7 +163,7 @@ def test_n2_what_comes_first_comes_between_the_same_steps(loop: str, first: Call
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_n2_loop_that_is_faster_waits_for_the_thread(loop: str) -> None:
-    """A replay whose steps take no time has still to wait for what a thread really computes."""
+    """A replay whose steps take no time still has to wait for the computation of a real thread."""
     seen: list[Any] = []
     again: list[Any] = []
     recording = recorded(lambda: LOOPS[loop](_program(_thinking_thread, seen)), SEAMS)
@@ -174,7 +174,7 @@ def test_n2_loop_that_is_faster_waits_for_the_thread(loop: str) -> None:
 
 
 def test_n2_nothing_is_noted_where_the_loop_was_idle_first() -> None:
-    """A run that waits for what it begins needs no place to count from."""
+    """If the loop was idle before the first completion, no place needs to be recorded."""
 
     async def main() -> None:
         await asyncio.sleep(IDLE_S)
@@ -186,7 +186,7 @@ def test_n2_nothing_is_noted_where_the_loop_was_idle_first() -> None:
 
 
 def test_n2_sleep_in_a_loop_holds_up_nobody() -> None:
-    """`time.sleep` in a loop's own thread, while other threads work: what comes behind it comes at its turn."""
+    """If a loop's own thread calls `time.sleep` while other threads work, later completions still come in turn."""
 
     def program(seen: list[Any]) -> Callable[[], Any]:
         async def work() -> None:

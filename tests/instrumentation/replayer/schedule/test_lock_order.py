@@ -1,4 +1,4 @@
-"""Threads pass a place in the recorded order."""
+"""Lock acquisition order: threads pass a place in the recorded order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spanreplay.runtime.order.lock_order import RecordingLockOrder, read_lock_or
 
 
 def make_gate(threads: int) -> OrderGate:
-    """A gate that knows of so many threads."""
+    """A gate with so many started threads."""
     gate = OrderGate([], lambda seq: False)
     for _ in range(threads):
         gate.census.started()
@@ -22,7 +22,7 @@ def make_gate(threads: int) -> OrderGate:
 
 
 def run_threads(gate: OrderGate, works: list[Any]) -> None:
-    """Run functions in threads of their own, to their end."""
+    """Run each function in its own thread, to its end."""
 
     def run(work: Any) -> None:
         try:
@@ -40,7 +40,7 @@ def run_threads(gate: OrderGate, works: list[Any]) -> None:
 
 
 def test_s68_book_counts_only_where_lanes_take_over() -> None:
-    """A place that one lane passes is not described; one that two pass is, in order, and reads back."""
+    """A place that one lane passes is not described; one that two lanes pass is, in order, and reads back."""
     book = RecordingLockOrder()
     book.pass_through("door", "main", lambda: None)
     book.is_shared = True
@@ -52,12 +52,12 @@ def test_s68_book_counts_only_where_lanes_take_over() -> None:
 
 @pytest.mark.parametrize("stated", [None, 3, {}, {"lanes": [], "places": {"door": [0, 1]}}, {"places": {}}])
 def test_s68_a_manifest_that_cannot_be_read_orders_nothing(stated: Any) -> None:
-    """What states no order, or a damaged one, lets everybody pass."""
+    """A missing or damaged order lets everybody pass."""
     assert read_lock_order({"handovers": stated}) == {}
 
 
 def test_s68_threads_pass_in_the_recorded_order() -> None:
-    """Whoever comes first waits for whoever passed first."""
+    """A thread that comes early waits for those that passed before it."""
     order = [("b", 2), ("a", 1), ("c", 1), ("a", 2)]
     gate = make_gate(3)
     lock_order = RecordedLockOrder(gate, {"door": order})
@@ -72,7 +72,7 @@ def test_s68_threads_pass_in_the_recorded_order() -> None:
 
 
 def test_s68_an_order_that_does_not_come_holds_nobody_up() -> None:
-    """A lane that never comes is waited for once; one that is not in the order passes when nothing else moves."""
+    """A lane that never comes is waited for once; one that is not in the order passes when nothing else happens."""
     gate = make_gate(1)
     lock_order = RecordedLockOrder(gate, {"door": [("a", 1), ("never", 1), ("a", 3)]})
     lock_order.is_shared = True
@@ -88,7 +88,7 @@ def test_s68_an_order_that_does_not_come_holds_nobody_up() -> None:
 
 
 def test_s68_who_waited_in_vain_then_takes_nothing_from_the_others() -> None:
-    """A worker that is free sooner than it was does not take what another one took, however long that one works."""
+    """A worker that is free earlier than when recorded does not overtake another one, however long that one works."""
     gate = make_gate(2)
     lock_order = RecordedLockOrder(gate, {"door": [("a", 1), ("b", 2)]})
     lock_order.is_shared = True
@@ -102,7 +102,7 @@ def test_s68_who_waited_in_vain_then_takes_nothing_from_the_others() -> None:
     def late() -> None:
         stranger_waits.wait(10)
         for _ in range(2):
-            end = time.process_time() + 0.7  # longer than what nothing moves in is waited for
+            end = time.process_time() + 0.7  # longer than the stall detector waits without progress
             while time.process_time() < end:
                 pass
             lock_order.pass_through("door", "b", lambda: passed.append("b"))

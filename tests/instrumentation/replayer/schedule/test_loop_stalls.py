@@ -1,4 +1,4 @@
-"""How long an event loop waits for its threads: as long as one of them gets on."""
+"""An event loop waits for its threads as long as one of them makes progress."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COMPUTED_S = 3.0
 
 
 class _Office:
-    """A loop that has an answer ready behind all that its thread does, which is slow in the replay alone."""
+    """A loop whose next answer is due after the work of its thread, which is slow only in the replay."""
 
     def __init__(self) -> None:
         self.is_slow = False
@@ -37,7 +37,7 @@ class _Office:
         self.ask, self.late = ask, late
 
     def in_steps(self) -> int:
-        """One call after another, and between them what no patch sees."""
+        """Make one call after another, with pauses between them that no patch sees."""
         for number in range(STEPS):
             self.ask(number)
             if self.is_slow:
@@ -45,7 +45,7 @@ class _Office:
         return STEPS
 
     def at_length(self) -> int:
-        """Two calls, and between them nothing but computing."""
+        """Make two calls, with nothing but computation between them."""
         self.ask(1)
         until = time.thread_time() + (COMPUTED_S if self.is_slow else 0)
         while time.thread_time() < until:
@@ -68,7 +68,7 @@ class _Office:
 
 @pytest.mark.parametrize("how", ["in_steps", "at_length"])
 def test_n2_loop_waits_for_a_thread_that_gets_on(how: str) -> None:
-    """A thread that makes calls, or computes, for more than two seconds while the loop has nothing to do."""
+    """The thread makes calls, or computes, for more than two seconds while the loop has nothing to do."""
     office, again = _Office(), _Office()
     recording = recorded(office.program(getattr(office, how)))
     again.is_slow = True

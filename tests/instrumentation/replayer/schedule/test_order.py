@@ -1,4 +1,4 @@
-"""Results come back in the recorded order, whatever the schedule, and no clock is waited for."""
+"""Results are delivered in the recorded order under any schedule, without waiting for a clock."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def made(seq: int, end_seq: int, **fields: Any) -> CallRecord:
 
 
 def test_a_forked_process_can_count_whatever_another_thread_did() -> None:
-    """Who holds the condition while a process is forked is not there to give it back."""
+    """The thread that holds the condition at the fork doesn't exist in the child and can't release it."""
     condition = TurnCondition()
     census, is_held, may_go = ThreadCensus(condition, nothing), threading.Event(), threading.Event()
 
@@ -55,7 +55,7 @@ def test_a_forked_process_can_count_whatever_another_thread_did() -> None:
 
 
 def test_gate_gives_turns_in_recorded_order() -> None:
-    """A completion has its turn when everything before it has gone out."""
+    """A completion has its turn when all earlier ones have gone out."""
     gate = OrderGate([made(1, 5), made(2, 4)], lambda seq: False)
     assert gate.is_turn(4)
     assert not gate.is_turn(5)
@@ -64,20 +64,20 @@ def test_gate_gives_turns_in_recorded_order() -> None:
 
 
 def test_gate_passes_over_covered_calls() -> None:
-    """What lies inside a served call is waited for by nobody."""
+    """Calls inside a served call are not waited for."""
     gate = OrderGate([made(1, 5), made(2, 4)], {2}.__contains__)
     assert gate.is_turn(5)
 
 
 def test_gate_opened_lets_everything_go() -> None:
-    """After a replay has stopped matching, nothing waits any more."""
+    """After the gate was opened, because the replay no longer matches, nothing waits any more."""
     gate = OrderGate([made(1, 5), made(2, 4)], lambda seq: False)
     gate.open()
     assert gate.is_turn(5)
 
 
 def test_gate_orders_the_parts_of_streams() -> None:
-    """Chunks of two streams come in the order in which they came."""
+    """Chunks of two streams arrive in the recorded order."""
     gate = OrderGate([made(1, 9, clocks=(3, 6)), made(2, 10, clocks=(4, 5))], lambda seq: False)
     order = []
     waiting = {3, 4, 5, 6, 9, 10}
@@ -90,7 +90,7 @@ def test_gate_orders_the_parts_of_streams() -> None:
 
 
 def test_gate_skips_a_completion_that_never_comes() -> None:
-    """A call that a changed program does not make holds its successors up for a moment only."""
+    """A call that a changed program does not make delays its successors only briefly."""
     gate = OrderGate([made(1, 5), made(2, 4)], lambda seq: False)
     gate.census.started()
     waiter = threading.Thread(target=gate.wait_turn, args=(5,))
@@ -103,7 +103,7 @@ def test_gate_skips_a_completion_that_never_comes() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(PROGRAMS))
 def test_n2_random_program_observes_the_same_under_another_schedule(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A random program of gathers, races and timeouts observes the same answers in the same order; no body runs."""
+    """A random program of gathers, races and timeouts sees the same answers in the same order; no body runs."""
     program = [*random_program(random.Random(seed)), ("ask", 0.5)]
     world = World(random.Random(seed))
     recording = recorded(lambda: run_instantly(build(program, world), monkeypatch))
@@ -118,7 +118,7 @@ def test_n2_random_program_observes_the_same_under_another_schedule(seed: int, m
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(PROGRAMS))
 def test_n2_random_program_on_a_slow_processor_observes_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What comes while the program still reacts to something else comes in the same turn of the loop again."""
+    """An answer that came while the program was still reacting to another comes in the same loop iteration again."""
     program = [*random_program(random.Random(seed)), ("ask", 0.5)]
     world = World(random.Random(seed))
     turns = random.Random(f"turns {seed}")
@@ -135,7 +135,7 @@ def test_n2_random_program_on_a_slow_processor_observes_the_same(seed: int, monk
 
 
 def test_n2_calls_completed_in_one_turn_of_the_loop_stay_together() -> None:
-    """Whoever waits for the first of two calls that completed in one turn of the loop sees both, again."""
+    """A program that waits for the first of two calls that completed in one loop iteration sees both again."""
 
     async def main() -> list[str]:
         is_ready = asyncio.Event()
@@ -162,7 +162,7 @@ def test_n2_calls_completed_in_one_turn_of_the_loop_stay_together() -> None:
 
 
 def test_n2_timeout_of_an_hour_replays_at_once() -> None:
-    """A call that outlived its timeout does so again, with no clock waited for."""
+    """A call that outlived its timeout does so again, without waiting for a clock."""
 
     @spanreplay.boundary("tool", name="slow")
     async def slow() -> str:
@@ -186,7 +186,7 @@ def test_n2_timeout_of_an_hour_replays_at_once() -> None:
 
 
 def test_n2_threads_get_their_results_in_order() -> None:
-    """Eight pool calls, asked one after the other and finished in another order, finish in that order again."""
+    """Eight pool calls that finished in another order than they were made finish in that order again."""
     release = [threading.Event() for _ in range(8)]
     order = [3, 1, 7, 0, 2, 6, 5, 4]
     is_recording = True

@@ -53,14 +53,14 @@ def _try_on_an_instant_loop(seed: int, kinds: tuple[str, ...], monkeypatch: pyte
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(PROGRAMS))
 def test_n2_program_of_every_kind_observes_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a loop with exact times and a processor of any speed: the same answers in the same order, no body run."""
+    """Recorded on a loop with exact times and a CPU of any speed: same answers in the same order, no body run."""
     _try_on_an_instant_loop(seed, ALL, monkeypatch)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(PROGRAMS // 4))
 def test_n2_program_recorded_in_real_time_observes_the_same(seed: int) -> None:
-    """Recorded in real time, with races of half a millisecond: the same answers in the same order, no body run."""
+    """Recorded in real time, with races of half a millisecond: same answers in the same order, no body run."""
     program, is_eager = _draw(seed, ALL)
     world = World(random.Random(seed))
     recording = recorded(build(program, world, REAL_UNIT_S, is_eager=is_eager))
@@ -76,7 +76,7 @@ def test_n2_kind_of_step_observes_the_same(kind: str, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("seed", [248, 288, 949])
 def test_n2_timer_that_is_cancelled_when_it_is_due_is_no_step(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A timer's callback that is cancelled after it came into the loop's queue is not counted as a step."""
+    """A timer callback that is cancelled after it was queued in the loop is not counted as a callback run."""
     program = [*random_program(random.Random(seed)), ("ask", 0.5)]
     world, turns = World(random.Random(seed)), random.Random(f"turns {seed}")
     share = turns.choice([0.01, 0.05, 0.2, 0.6])
@@ -88,5 +88,5 @@ def test_n2_timer_that_is_cancelled_when_it_is_due_is_no_step(seed: int, monkeyp
 
 @pytest.mark.parametrize("seed", [2176])
 def test_n2_deadline_that_has_passed_already_when_it_is_set_does_so_again(seed: int) -> None:
-    """A limit of two microseconds is over before `asyncio.timeout` sets its timer."""
+    """A timeout of two microseconds has expired before `asyncio.timeout` sets its timer."""
     test_n2_program_recorded_in_real_time_observes_the_same(seed)

@@ -1,4 +1,4 @@
-"""Results of a pool's worker process go out in turn, while the worker goes on."""
+"""Results of a pool's worker process go out in order, while the worker continues."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from spanreplay.replayer.schedule.thread_census import ThreadCensus
 
 
 class _Gate(OrderGate):
-    """A gate at which it is nobody's turn until the test says so."""
+    """A gate that gives no turn until the test opens it."""
 
     def __init__(self) -> None:
         super().__init__((), lambda _: False)
         self.opens = threading.Event()
 
     def wait_turn(self, clock: int, others_s: float = 0.0) -> None:
-        """Wait for the test."""
+        """Wait until the test opens the gate."""
         assert self.opens.wait(30)
 
 
 def test_s68_worker_goes_on_before_it_is_the_turn_of_its_result() -> None:
-    """A result waits for its turn in a thread of its own, as it was when the work ended, and is sent before the end."""
+    """A result, as it was when the work ended, waits for its turn in its own thread, and is sent before the exit."""
     gate, sent, result = _Gate(), list[Any](), ["as it was"]
     gate.census = ThreadCensus(threading.Condition(), lambda: None, busy=2)
 

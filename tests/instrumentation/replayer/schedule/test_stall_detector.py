@@ -1,4 +1,4 @@
-"""How long a replay waits for threads that do something."""
+"""The stall detector: how long a replay waits for threads that are doing something."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from support.in_process import MemoryProcessor, make_run
 
 @contextmanager
 def spinning() -> Iterator[int]:
-    """A thread that computes all the time; its native id."""
+    """Run a thread that computes all the time; yields its native id."""
     leave, ids = threading.Event(), []
     is_here = threading.Event()
 
@@ -52,12 +52,12 @@ def cpu_ns(thread: int) -> int:
 
 
 def all_threads() -> set[int]:
-    """The native ids of every thread here; other tests may have left some."""
+    """The native ids of all threads of this process; other tests may have left some."""
     return {int(task.name) for task in Path("/proc/self/task").iterdir()}
 
 
 def test_n2_looks_of_threads_that_wait_are_not_taken_for_work() -> None:
-    """What those that wait compute, for looks of their own, is nothing that a result has to wait for."""
+    """CPU time that waiting threads spend on their own checks does not delay a result."""
     with spinning() as thread:
         work, of_those_that_wait = stall_detector._Work(), stall_detector._Work()
         used_ms = of_those_that_wait.look(all_threads())
@@ -67,23 +67,23 @@ def test_n2_looks_of_threads_that_wait_are_not_taken_for_work() -> None:
 
 
 def test_n2_threads_that_compute_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next result does not go out before what they may bring."""
+    """The next result does not go out before the results that computing threads may bring."""
     monkeypatch.setattr(stall_detector._spent, "cpu_ms", 0.0)  # other tests have spent some
     with spinning() as thread:
         reaction = Reaction(is_quick=True)
         looks = threading.Event()
         while reaction._used_ms <= stall_detector.REACTION_MS / 2:
             is_over = reaction.is_over(())
-            # Where this thread was not let in for long, the other one has had all the time there is
+            # If this thread did not run for long, the other one has had all the time there is
             is_late = (time.monotonic() - reaction.since) * 1000 >= stall_detector.REACTION_LONG_MS
             assert not is_over or is_late or reaction._used_ms >= stall_detector.REACTION_CPU_MS
             computed_ns = cpu_ns(thread) + 3_000_000
-            while cpu_ns(thread) < computed_ns:  # on a busy machine no processor may take it for a while
+            while cpu_ns(thread) < computed_ns:  # on a busy machine it may get no CPU for a while
                 looks.wait(reaction.look_s)
 
 
 def test_n2_thread_that_no_processor_took_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine it may have waited for one all the time, and for the interpreter whenever somebody looks."""
+    """On a busy machine a thread may wait for a CPU all the time, and for the GIL whenever it is checked."""
     queued = {"1": 0}
     step_ns = 1_000_000
 
@@ -105,7 +105,7 @@ def test_n2_thread_that_no_processor_took_is_waited_for(monkeypatch: pytest.Monk
 
 
 def test_n2_looks_at_threads_do_not_go_through_the_agents_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The functions that a replay has replaced look up every path, which would be work of its own."""
+    """The functions that a replay patches look up every path, which would count as work."""
 
     def fail(*_: Any) -> Any:
         raise AssertionError("not for looks")
@@ -118,7 +118,7 @@ def test_n2_looks_at_threads_do_not_go_through_the_agents_files(monkeypatch: pyt
 
 
 def run_idle(gate: OrderGate, look: Callable[[asyncio.AbstractEventLoop], None]) -> None:
-    """Run a loop of a replay that has nothing to do; `look` is called whenever it looks for what comes, and ends it."""
+    """Run an idle replay loop; `look` is called at each of its checks for completions, and stops it."""
     loop = asyncio.new_event_loop()
 
     class Clock(StepClock):
@@ -138,7 +138,7 @@ def run_idle(gate: OrderGate, look: Callable[[asyncio.AbstractEventLoop], None])
 
 
 def test_n2_loop_that_looks_for_what_comes_is_idle_between_its_looks() -> None:
-    """Loops in several threads would take each other's looks for work."""
+    """If checking counted as work, loops in several threads would take each other's checks for work."""
     gate = OrderGate([], lambda seq: False)
     seen: list[bool] = []
 
@@ -153,7 +153,7 @@ def test_n2_loop_that_looks_for_what_comes_is_idle_between_its_looks() -> None:
 
 
 def test_n2_loop_that_looks_for_what_comes_goes_on_with_what_a_signal_made_ready() -> None:
-    """A signal's handler runs in the loop's own thread, and wakes up nobody."""
+    """A signal handler runs in the loop's own thread, and wakes nobody up."""
     seen: list[int] = []
 
     def look(loop: asyncio.AbstractEventLoop) -> None:

@@ -1,4 +1,4 @@
-"""What a replay does to threads that wait."""
+"""Threads that wait in a replay."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from spanreplay.runtime.patches import Patches
 
 
 def test_n2_wait_is_told_while_it_looks_whether_the_program_is_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever tells it holds the lock for longer than a look takes: nothing that was told is lost."""
+    """A notification is not lost although the notifier holds the lock for longer than a stall check takes."""
     monkeypatch.setattr(order, "STALL_MS", 10)
     condition, is_waiting, told = threading.Condition(), threading.Event(), []
 
@@ -35,7 +35,7 @@ def test_n2_wait_is_told_while_it_looks_whether_the_program_is_stuck(monkeypatch
         thread.start()
         is_waiting.wait()
         with condition:
-            assert not threading.Event().wait(0.1)  # ten looks
+            assert not threading.Event().wait(0.1)  # ten checks
             condition.notify()
         thread.join(10)
         assert told == [True]
@@ -44,7 +44,7 @@ def test_n2_wait_is_told_while_it_looks_whether_the_program_is_stuck(monkeypatch
 
 
 def test_n2_wait_without_the_lock_raises_as_ever() -> None:
-    """A condition that is not held says so."""
+    """Waiting on a condition without its lock raises the usual error."""
     patches = Patches()
     threads.install(OrderGate([], lambda seq: False), patches)
     try:
@@ -55,7 +55,7 @@ def test_n2_wait_without_the_lock_raises_as_ever() -> None:
 
 
 def test_n2_thread_that_was_told_is_at_work_before_it_wakes_up() -> None:
-    """It can't wake up while the lock is held, and nothing may go out before it has."""
+    """A notified thread can't wake up while the lock is held, and nothing may go out before it has."""
     condition, is_waiting = threading.Condition(), threading.Event()
     gate, patches = OrderGate([], lambda seq: False), Patches()
 
@@ -80,7 +80,7 @@ def test_n2_thread_that_was_told_is_at_work_before_it_wakes_up() -> None:
 
 
 def test_n2_calls_that_a_pool_has_no_thread_for_are_not_at_work() -> None:
-    """What waits for a thread of a pool can't bring anything: the next result need not wait for it."""
+    """A call that waits for a pool thread can't complete, so the next result need not wait for it."""
     gate, patches, go = OrderGate([], lambda seq: False), Patches(), threading.Event()
     threads.install(gate, patches)
     try:
@@ -98,7 +98,7 @@ def test_n2_calls_that_a_pool_has_no_thread_for_are_not_at_work() -> None:
 
 
 def test_n2_daemon_counts_from_its_first_turn_on_and_the_agents_own_from_its_start(tmp_path: Path) -> None:
-    """A helper of a library that never waits for its turn holds nothing up; what waits once counts until it ends."""
+    """A library's helper counts from its first wait for a turn until it ends, and delays nothing before that."""
     gate, patches = OrderGate([], lambda seq: False), Patches()
     go, leave, is_here = threading.Event(), threading.Event(), threading.Event()
     file = tmp_path / "site-packages" / "library.py"
@@ -132,7 +132,7 @@ def test_n2_daemon_counts_from_its_first_turn_on_and_the_agents_own_from_its_sta
 
 
 def test_n2_call_of_a_pool_that_a_daemon_asked_first_may_wait() -> None:
-    """The pool's threads are daemons then; the call counts while it is at work, and not while it waits."""
+    """The pool's threads are then daemons; the call counts while it works, and not while it waits."""
     gate, patches, go = OrderGate([], lambda seq: False), Patches(), threading.Event()
     at_work, asked = [], threading.Event()
 
@@ -163,7 +163,7 @@ def test_n2_call_of_a_pool_that_a_daemon_asked_first_may_wait() -> None:
 
 @pytest.mark.parametrize("is_daemon", [False, True])
 def test_n2_thread_counts_until_its_lane_has_ended(tmp_path: Path, is_daemon: bool) -> None:
-    """Its lane waits for its turn behind all that it runs: it counts there, and not for ever afterwards."""
+    """A thread's lane waits for its turn after the body ended: the thread counts until then, and not forever."""
     gate, lanes, patches = OrderGate([], lambda seq: False), Patches(), Patches()
     sizes: list[tuple[int, int]] = []
 
@@ -173,7 +173,7 @@ def test_n2_thread_counts_until_its_lane_has_ended(tmp_path: Path, is_daemon: bo
         def run() -> None:
             body()
             before = gate.census.size
-            gate.wait_turn(-1)  # as the end of a lane does
+            gate.wait_turn(-1)  # as at the end of a lane
             sizes.append((before, gate.census.size))
 
         thread.run = run
@@ -196,7 +196,7 @@ def test_n2_thread_counts_until_its_lane_has_ended(tmp_path: Path, is_daemon: bo
 
 
 def test_n2_thread_that_is_started_again_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There may be no room for one more thread at first."""
+    """The first start may fail because no more threads are possible."""
     gate, patches, real = OrderGate([], lambda seq: False), Patches(), threading.Thread.start
     is_full = [True]
 
@@ -220,7 +220,7 @@ def test_n2_thread_that_is_started_again_counts_once(monkeypatch: pytest.MonkeyP
 
 
 def test_n2_thread_that_ends_while_it_is_looked_at_is_not_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its state can't be read any more: whoever looks goes on."""
+    """The state of an ended thread can't be read any more, so the check skips it."""
 
     def read(descriptor: int, size: int) -> bytes:
         raise ProcessLookupError(descriptor)
@@ -230,7 +230,7 @@ def test_n2_thread_that_ends_while_it_is_looked_at_is_not_at_work(monkeypatch: p
 
 
 def test_n2_thread_of_an_earlier_replay_does_not_count_in_the_next() -> None:
-    """A replay may leave threads behind, which still wait for their turn or for what never comes."""
+    """A replay may leave threads behind that still wait for their turn or for something that never happens."""
     earlier, later = OrderGate([], lambda seq: False), OrderGate([], lambda seq: False)
     may_pass: list[bool] = []
     never: list[bool] = []
@@ -256,8 +256,8 @@ def test_n2_thread_of_an_earlier_replay_does_not_count_in_the_next() -> None:
     seen = []
     try:
         with item:
-            item.notify_all()  # it waits again, through what the later replay has patched
-        ends = time.monotonic() + 0.5  # ten looks of the other
+            item.notify_all()  # it waits again, through the later replay's patches
+        ends = time.monotonic() + 0.5  # ten checks of the other
         while time.monotonic() < ends:
             seen.append((later.census.working, later.census.size, later.census.idle))
             threading.Event().wait(0.01)

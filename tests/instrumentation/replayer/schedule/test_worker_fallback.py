@@ -1,4 +1,4 @@
-"""No job of a pool waits for ever for the worker that a recording names, and no worker for a job.
+"""No job of a pool waits forever for the worker that a recording names, and no worker for a job.
 
 The recordings here are changed so that they name a worker that can't come.
 """
@@ -47,7 +47,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def replay_in_time(program: Callable[[], Any], recording: Recording, seams: Seams = ()) -> Replayed:
-    """Replay in a thread of its own, which a hang does not take the test with."""
+    """Replay in a separate thread, so that a hang fails the test instead of blocking it."""
     found: list[Replayed] = []
     thread = threading.Thread(target=lambda: found.append(replayed(program, recording, seams=seams)), daemon=True)
     thread.start()
@@ -57,7 +57,7 @@ def replay_in_time(program: Callable[[], Any], recording: Recording, seams: Seam
 
 
 def with_all_on(recording: Recording, number: int) -> Recording:
-    """A recording that names the same worker for each job."""
+    """A recording that assigns every job to the same worker."""
     workers: Any = recording.root.manifest["workers"]
     lanes = {call.lane.partition("/ask")[0] for call in recording.calls}
     workers.update(numbers=dict.fromkeys(lanes, number) if number else {}, counts={})
@@ -103,7 +103,7 @@ WAITS: Final[dict[str, Callable[[], list[str]]]] = {
 
 @pytest.mark.parametrize("name", WAITS)
 def test_n2_job_behind_the_one_that_waits_for_it_runs_in_another_worker(name: str) -> None:
-    """A recording that gives a job to the very worker that waits for its result does not stop a replay."""
+    """A recording that gives a job to the very worker that waits for its result does not block a replay."""
     kept: list[list[str]] = []
     program = WAITS[name]
     recording = with_all_on(recorded(lambda: kept.append(program()), with_reads=True), 0)
@@ -113,7 +113,7 @@ def test_n2_job_behind_the_one_that_waits_for_it_runs_in_another_worker(name: st
 
 
 def test_n2_job_of_a_worker_that_has_died_runs_in_another_one() -> None:
-    """A worker that ended by an exception of its own leaves its jobs to the others."""
+    """Jobs of a worker that was ended by an exception run in the others."""
     kept: list[list[str]] = []
 
     def program() -> None:
@@ -124,7 +124,7 @@ def test_n2_job_of_a_worker_that_has_died_runs_in_another_one() -> None:
             def spoil() -> str:
                 is_given.wait()
                 answer = ask("spoilt")
-                given[0].set_result(answer)  # what the pool sets then raises in its worker
+                given[0].set_result(answer)  # setting the result again then raises in the pool's worker
                 return answer
 
             given.append(pool.submit(spoil))
@@ -145,7 +145,7 @@ class _Lazy(ThreadPoolExecutor):
 
 
 def test_n2_job_whose_worker_was_never_started_runs_in_another_one() -> None:
-    """A pool that decides itself how many threads it has need not have the one that a recording names."""
+    """A pool that decides by itself how many threads it has may lack the one that a recording names."""
     kept: list[list[str]] = []
 
     def program() -> None:
@@ -159,7 +159,7 @@ def test_n2_job_whose_worker_was_never_started_runs_in_another_one() -> None:
 
 @pytest.mark.parametrize("has_begun", [True, False])
 def test_n2_shutdown_that_cancels_cancels_the_same_jobs(has_begun: bool) -> None:
-    """`shutdown(cancel_futures=True)` neither waits for a worker nor cancels another job than it did."""
+    """`shutdown(cancel_futures=True)` neither waits for a worker nor cancels other jobs than when recorded."""
     kept: list[list[str]] = []
 
     def program() -> None:
@@ -195,7 +195,7 @@ def _show(future: Future[str]) -> str:
 
 
 def test_n2_initializer_that_fails_breaks_the_pool_again() -> None:
-    """A pool whose initializer raises ends its jobs with `BrokenThreadPool` in a replay, too."""
+    """A pool whose initializer raises ends its jobs with `BrokenThreadPool` in a replay too."""
     kept: list[str] = []
 
     def fail() -> None:
@@ -212,7 +212,7 @@ def test_n2_initializer_that_fails_breaks_the_pool_again() -> None:
 
 
 def test_n2_pool_with_a_queue_of_its_own_keeps_it() -> None:
-    """A pool that was given another queue (by priority) takes its jobs from there."""
+    """A pool with another queue (by priority) takes its jobs from there."""
     kept: list[list[str]] = []
 
     class _Reversed(queue.LifoQueue[Any]):
@@ -235,7 +235,7 @@ def test_n2_pool_with_a_queue_of_its_own_keeps_it() -> None:
 
 
 def test_n2_jobs_beyond_the_limit_run_in_any_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a full book leaves out is run by whoever is free."""
+    """Jobs above the recorded limit run in any free worker."""
     monkeypatch.setattr(config, "WORKER_JOBS_MAX", 1)
     kept: list[list[str]] = []
 
@@ -252,7 +252,7 @@ def test_n2_jobs_beyond_the_limit_run_in_any_worker(monkeypatch: pytest.MonkeyPa
 
 
 def test_n2_jobs_in_copied_contexts_find_their_worker() -> None:
-    """`submit(copy_context().run, …)`, as LangGraph and LlamaIndex do it, is no other job."""
+    """`submit(copy_context().run, …)`, as in LangGraph and LlamaIndex, counts as the same job."""
     kept: list[list[str]] = []
     local = threading.local()
 
@@ -273,7 +273,7 @@ def test_n2_jobs_in_copied_contexts_find_their_worker() -> None:
 
 
 def test_n2_job_can_be_put_while_the_queue_is_locked() -> None:
-    """A pool that is collected in the midst of a queue's method ends its workers: to put takes no lock."""
+    """A pool that is collected during a queue's method ends its workers, so putting a job takes no lock."""
     seen: list[int] = []
 
     def program() -> None:
@@ -315,7 +315,7 @@ def _on_anyio() -> list[str]:
 
 @pytest.mark.parametrize("program", [_on_trio, _on_anyio], ids=["trio", "anyio"])
 def test_n2_call_behind_the_one_that_waits_for_it_gets_another_thread(program: Callable[[], list[str]]) -> None:
-    """A recording that gives a call to the very thread that waits for its result does not stop a replay."""
+    """A recording that gives a call to the very thread that waits for its result does not block a replay."""
     kept: list[list[str]] = []
     recording = recorded(lambda: kept.append(program()), SEAMS)
     stated: Any = recording.root.manifest["workers"]
@@ -327,7 +327,7 @@ def test_n2_call_behind_the_one_that_waits_for_it_gets_another_thread(program: C
 
 
 def test_n2_recording_that_names_no_threads_is_replayed() -> None:
-    """A recording of an earlier version leaves the choice of threads to the event loop."""
+    """With a recording of an earlier version the event loop chooses the threads."""
     kept: list[list[str]] = []
     for program in (_on_trio, _on_anyio):
         recording = recorded(lambda: kept.append(program()), SEAMS)  # noqa: B023 -- called at once

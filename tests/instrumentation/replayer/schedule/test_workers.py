@@ -1,4 +1,4 @@
-"""Each job of a pool runs in the worker that it ran in when the run was recorded.
+"""Each job of a pool runs in the same worker as when it was recorded.
 
 SPANREPLAY_TEST_PROGRAMS says how many random programs are tried.
 """
@@ -38,7 +38,7 @@ COUNT = int(os.environ.get("SPANREPLAY_TEST_PROGRAMS", "60")) // 10
 
 @pytest.fixture(autouse=True)
 def busy_interpreter() -> Iterator[None]:
-    """Threads lose the interpreter all the time, so that workers race for jobs."""
+    """Threads lose the GIL all the time, so that workers race for jobs."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -48,7 +48,7 @@ def busy_interpreter() -> Iterator[None]:
 @pytest.mark.parametrize("seed", range(COUNT))
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_n2_job_finds_the_worker_that_it_had(name: str, seed: int) -> None:
-    """What a worker keeps (`threading.local`, its Context, weak references) is what each job found there then."""
+    """Each job finds the state that its worker kept (`threading.local`, Context, weak references), as recorded."""
     jobs, workers = draw_jobs(random.Random(seed))
     office, again = Office(), Office()
     recording = recorded(build(name, office, jobs, workers), SEAMS)
@@ -73,7 +73,7 @@ def _run_anyio(main: Callable[[], Awaitable[None]]) -> None:
 def test_n2_thread_that_was_idle_for_too_long_is_gone_again(
     run_main: Callable[[Any], None], to_thread: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An event loop ends threads by the clock, which a replay, where no call lasts, does not ask."""
+    """An event loop ends idle threads by the clock, which a replay, in which calls take no time, does not use."""
     monkeypatch.setattr(on_asyncio.WorkerThread, "MAX_IDLE_TIME", 0.1)
     monkeypatch.setattr(_thread_cache, "IDLE_TIMEOUT", 0.1)
 

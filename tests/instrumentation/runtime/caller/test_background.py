@@ -1,4 +1,4 @@
-"""A library's own thread is no part of a run, unless it works on a unit."""
+"""A library's own thread is not part of a run, unless it works on a unit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _in_thread(work: object) -> None:
 
 
 def test_p2_a_library_s_thread_works_for_the_unit_that_it_enters() -> None:
-    """A server's thread serves a request as the request's, and is the library's own again afterwards."""
+    """A server's thread belongs to the request while it serves it, and to the library again afterwards."""
     seen: list[bool] = []
 
     def serve() -> None:
@@ -31,7 +31,7 @@ def test_p2_a_library_s_thread_works_for_the_unit_that_it_enters() -> None:
 
 
 def test_p2_a_library_s_thread_that_a_unit_started_stays_the_library_s() -> None:
-    """Its run is the unit's, what it asks by itself is not."""
+    """The thread's run is the unit's, but its own calls belong to the library."""
     seen: list[bool] = []
 
     def flush() -> None:

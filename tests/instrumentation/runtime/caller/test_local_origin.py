@@ -1,4 +1,4 @@
-"""Whose code reads the clock is told by the file that it lies in."""
+"""The file of the code that reads the clock decides whose read it is."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAMESPACE = ("google/adk/agents/llm_agent.py", "google/protobuf/message.py")
 
 @pytest.mark.parametrize(("path", "origin"), [(NAMESPACE[0], AGENT), (NAMESPACE[1], FOREIGN)])
 def test_the_list_of_a_distribution_says_whose_a_file_is(path: str, origin: int, tmp_path: Path) -> None:
-    """Folders that several distributions share tell nothing: the one that lists the file owns it."""
+    """If several distributions share a folder, the one that lists the file owns it."""
     site = tmp_path / "site-packages"
     for name, file in zip(("google-adk", "protobuf"), NAMESPACE, strict=True):
         install(site, name, {file: ""})
@@ -44,7 +44,7 @@ def test_the_list_of_a_distribution_says_whose_a_file_is(path: str, origin: int,
 def test_a_deployment_package_holds_libraries_beside_the_agent(
     path: str, origin: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`pip install --target`, as for AWS Lambda: what pip lists there was installed, all else is the agent's."""
+    """With `pip install --target`, as for AWS Lambda, files that pip lists are libraries, all others the agent's."""
     target = tmp_path / "package"
     install(target, "openai", {"openai/_client.py": "", "bin/openai.py": ""})
     install(target, "stranger", {"stranger/main.py": ""})
@@ -54,7 +54,7 @@ def test_a_deployment_package_holds_libraries_beside_the_agent(
 
 
 def test_a_tree_of_sources_is_the_agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`egg-info` beside sources is what a build leaves there."""
+    """An `egg-info` beside sources comes from a build, so the sources are the agent's."""
     (tmp_path / "stranger.egg-info").mkdir()
     monkeypatch.syspath_prepend(str(tmp_path))
     assert classify(str(tmp_path / "stranger" / "main.py")) == AGENT
@@ -99,7 +99,7 @@ def _who_asks() -> bool:
 
 
 def test_a_generated_init_asks_for_the_module_of_its_class() -> None:
-    """A dataclass's default factory is called by the file that has the class."""
+    """A dataclass's default factory counts as called by the file that defines the class."""
 
     @dataclasses.dataclass
     class Order:

@@ -1,4 +1,4 @@
-"""Declared boundaries on functions and coroutines: recorded as they ran, served as they were."""
+"""Declared boundaries on functions and coroutines: recorded as they ran, served as recorded."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEADLINE_S = 30
 
 
 class Refused(Exception):
-    """An exception of the agent's own, importable by path."""
+    """An exception of the agent, importable by path."""
 
 
 @dataclasses.dataclass
@@ -47,13 +47,13 @@ class Counter:
 
     @spanreplay.boundary("tool", name="add", effect="pure")
     def add(self, row: int, *more: int, factor: int = 1, **options: int) -> int:
-        """One call more."""
+        """Count one more call."""
         self.calls += 1
         return (row + sum(more) + sum(options.values())) * factor
 
 
 def test_s27_body_does_not_run_in_a_replay() -> None:
-    """A served call gives the recorded value; its body is not run."""
+    """A served call returns the recorded value; its body does not run."""
     counter = Counter()
     recording = recorded(lambda: counter.add(2))
     replay = replayed(lambda: counter.add(2), recording)
@@ -62,7 +62,7 @@ def test_s27_body_does_not_run_in_a_replay() -> None:
 
 
 def test_call_is_recorded_whole() -> None:
-    """The record says what was called, with which arguments by name, what came of it, and from where."""
+    """The record has the called function, its arguments by name, its outcome, and its caller."""
     recording = recorded(lambda: Counter().add(2, 3, factor=2, bonus=1))
     (call,) = recording.calls
     assert (call.boundary, call.effect, call.lane, call.index, call.outcome) == ("tool:add", "pure", "main", 0, "ok")
@@ -83,13 +83,13 @@ def test_call_is_recorded_whole() -> None:
     ids=["by_name", "default_given", "other_order", "other_object"],
 )
 def test_same_arguments_written_otherwise_are_the_same_call(other: Callable[[Counter], int]) -> None:
-    """f(1), f(x=1) and a default that is written out have one key; `self` is no part of it."""
+    """f(1), f(x=1) and an explicitly passed default have one key; `self` is not part of it."""
     recording = recorded(lambda: Counter().add(1))
     assert replayed(lambda: other(Counter()), recording).verdict["verdict"] == "identical"
 
 
 def test_other_arguments_are_a_changed_call() -> None:
-    """An argument that differs is reported with its path and both values, and nothing is served."""
+    """A differing argument is reported with its path and both values, and nothing is served."""
     recording = recorded(lambda: Counter().add(1))
     counter = Counter()
     replay = replayed(lambda: counter.add(2), recording)
@@ -101,7 +101,7 @@ def test_other_arguments_are_a_changed_call() -> None:
 
 
 def test_value_comes_back_with_its_type_and_on_its_own() -> None:
-    """Each served value is a new object of the recorded type, so that changing one changes no other."""
+    """Each served value is a new object of the recorded type, so that changing one affects no other."""
 
     @spanreplay.boundary("tool")
     def look_up() -> Order:
@@ -159,7 +159,7 @@ def _catch(name: str) -> BaseException:
 
 @pytest.mark.parametrize("name", _raised)
 def test_s61_exception_goes_on_unchanged_and_comes_back_alike(name: str) -> None:
-    """Recording raises the very object that the body raised; a replay raises one of its type and args."""
+    """Recording raises the very object that the body raised; a replay raises one of the same type and args."""
     seen: list[BaseException] = []
     recording = recorded(lambda: seen.append(_catch(name)))
     assert seen[0] is _raised[name]
@@ -179,7 +179,7 @@ async def _acatch(name: str) -> BaseException:
 
 @pytest.mark.parametrize("name", _raised)
 def test_s61_coroutine_that_ends_the_process_replays_at_once(name: str) -> None:
-    """A coroutine's SystemExit or KeyboardInterrupt comes back as such: only a cancellation has to be waited for."""
+    """A coroutine's SystemExit or KeyboardInterrupt is raised at once: only a cancellation has to be waited for."""
 
     async def main() -> BaseException:
         return await _acatch(name)
@@ -191,7 +191,7 @@ def test_s61_coroutine_that_ends_the_process_replays_at_once(name: str) -> None:
 
 
 def test_exception_of_a_call_that_does_not_fit_is_the_functions_own() -> None:
-    """Wrong arguments raise the TypeError that the plain function raises, when recorded and when replayed."""
+    """Wrong arguments raise the plain function's TypeError, both when recorded and when replayed."""
 
     def wrong() -> str:
         try:
@@ -205,7 +205,7 @@ def test_exception_of_a_call_that_does_not_fit_is_the_functions_own() -> None:
 
 
 def test_unserialisable_argument_makes_the_run_incomplete_with_its_path() -> None:
-    """An argument without a codec is a hole that names the place; the replay is never called identical."""
+    """An argument without a codec is a hole with its path; the replay is never called identical."""
 
     @spanreplay.boundary("tool", name="f")
     def f(options: dict[str, Any]) -> int:
@@ -220,7 +220,7 @@ def test_unserialisable_argument_makes_the_run_incomplete_with_its_path() -> Non
 
 
 def test_unserialisable_result_reaches_the_agent_and_stops_its_replay() -> None:
-    """A result without a codec is returned as it is; its replay stops there, loudly, and says incomplete."""
+    """A result without a codec is returned unchanged; its replay stops there, loudly, and is incomplete."""
     made = Opaque()
 
     @spanreplay.boundary("tool", name="f")
@@ -239,7 +239,7 @@ def test_unserialisable_result_reaches_the_agent_and_stops_its_replay() -> None:
 
 
 def test_unserialisable_exception_stops_its_replay() -> None:
-    """An exception whose args have no codec goes on unchanged, and can't be made up in a replay."""
+    """An exception whose args have no codec is raised unchanged, and can't be recreated in a replay."""
     failure = ValueError(Opaque())
 
     @spanreplay.boundary("tool", name="f")
@@ -261,7 +261,7 @@ def test_unserialisable_exception_stops_its_replay() -> None:
 
 
 def test_nested_calls_are_covered_by_the_outer_one() -> None:
-    """Calls inside a served call are not made again, and are counted as covered, not as missing."""
+    """Calls inside a served call are not made again, and count as covered, not as missing."""
     bodies: list[str] = []
 
     @spanreplay.boundary("tool", name="inner")
@@ -288,7 +288,7 @@ def test_nested_calls_are_covered_by_the_outer_one() -> None:
 
 
 def test_coroutines_keep_their_own_answers() -> None:
-    """Concurrent identical calls are paired with the task that made them, whatever the order they end in."""
+    """Concurrent identical calls are paired with the task that made them, in whatever order they end."""
     order = [0, 1, 2]
     bodies = 0
 
@@ -345,7 +345,7 @@ def _cancelled_while_waiting() -> Any:
 
 
 def test_n2_cancelled_call_waits_until_it_is_cancelled_again() -> None:
-    """A call that was cancelled does not end by itself in a replay: the program cancels it, as it did."""
+    """In a replay a call that was cancelled when recorded blocks until the program cancels it again."""
     recording = recorded(_cancelled_while_waiting())
     assert recording.calls[0].outcome == "cancelled"
     replay = replayed(_cancelled_while_waiting(), recording)
@@ -354,7 +354,7 @@ def test_n2_cancelled_call_waits_until_it_is_cancelled_again() -> None:
 
 
 def test_n2_cancelled_call_that_nothing_cancels_is_an_order_stall(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A replay does not wait for ever for a cancellation: it says `order_stall`."""
+    """A replay does not wait forever for a cancellation; it reports `order_stall`."""
 
     @spanreplay.boundary("tool", name="stop")
     async def stop() -> None:
@@ -372,14 +372,14 @@ def test_n2_cancelled_call_that_nothing_cancels_is_an_order_stall(monkeypatch: p
 
 
 def test_without_a_run_a_boundary_is_its_function() -> None:
-    """Where nothing is recorded, a decorated function behaves as it did."""
+    """If nothing is recorded, a decorated function behaves as if undecorated."""
     counter = Counter()
     assert (counter.add(1), counter.calls) == (1, 1)
     assert asyncio.run(_acatch("key")) is _raised["key"]
 
 
 def test_decorated_functions_look_like_themselves() -> None:
-    """Name, signature and sort of function are what they were: frameworks ask for them."""
+    """Name, signature and kind of function are unchanged, because frameworks inspect them."""
 
     @spanreplay.boundary("tool")
     async def coroutine(x: int) -> int:
@@ -402,7 +402,7 @@ def test_decorated_functions_look_like_themselves() -> None:
 
 
 def test_static_and_class_methods_are_boundaries_too() -> None:
-    """Below @staticmethod and @classmethod the decorator works as on a function; `cls` is no argument."""
+    """The decorator works below @staticmethod and @classmethod too; `cls` is not an argument."""
 
     class Tools:
         @staticmethod
@@ -421,7 +421,7 @@ def test_static_and_class_methods_are_boundaries_too() -> None:
 
 
 def test_partial_objects_are_boundaries_too() -> None:
-    """A callable without a name is named by its function."""
+    """A callable without a name is named after its function."""
     add = spanreplay.boundary("tool")(functools.partial(Order, notes=[]))
     recording = recorded(lambda: add(row=1))
     assert recording.calls[0].name == "Order"
@@ -429,7 +429,7 @@ def test_partial_objects_are_boundaries_too() -> None:
 
 @pytest.mark.parametrize("effect", ["pure", "read", "write", "irreversible"])
 def test_n14_call_of_each_effect_class_is_recorded_as_such_and_served(effect: str) -> None:
-    """The class is in the record; in a replay the body does not run, whatever the class."""
+    """The effect class is in the record; in a replay the body does not run, whatever the class."""
     bodies: list[str] = []
 
     def make(stated: str) -> Callable[[], str]:
@@ -449,13 +449,13 @@ def test_n14_call_of_each_effect_class_is_recorded_as_such_and_served(effect: st
 
 @pytest.mark.parametrize("wrong", [{"kind": "tol"}, {"kind": "tool", "effect": "deadly"}], ids=["kind", "effect"])
 def test_unknown_kind_and_effect_are_refused(wrong: dict[str, str]) -> None:
-    """A word that is none of ours is refused where the function is decorated, naming those that are."""
+    """An unknown word is refused when the function is decorated, with the list of valid ones."""
     with pytest.raises(ConfigError, match="is not one of"):
         spanreplay.boundary(**wrong)
 
 
 def test_write_is_announced_before_it_starts() -> None:
-    """Of a call with a side effect a started record is written first; of a read, none."""
+    """A call with a side effect writes a started record first; a read does not."""
     memory = MemoryProcessor()
     run = make_run(memory)
     seen: list[int] = []
@@ -478,7 +478,7 @@ def test_write_is_announced_before_it_starts() -> None:
 
 
 def test_failure_of_ours_never_reaches_the_agent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When recording itself breaks, the agent gets its result, and the run says what it lacks."""
+    """If recording itself fails, the agent gets its result, and the run states what is missing."""
     monkeypatch.setenv("SPANREPLAY_GUARD", "production")
 
     class Hostile:

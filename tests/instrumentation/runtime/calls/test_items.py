@@ -1,4 +1,4 @@
-"""Declared generators of both sorts: items, what is sent and thrown in, and how they are left."""
+"""Declared generators, sync and async: items, values sent and exceptions thrown in, and how they end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.in_process import recorded, replayed
 
 
 class Log:
-    """What the bodies did; a replay must add nothing."""
+    """A log of the bodies' work; a replay must add nothing."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -30,7 +30,7 @@ class Log:
 
     @spanreplay.boundary("tool", name="count")
     def count(self, limit: int) -> Generator[Any, Any, str]:
-        """Yield numbers; answer what is sent or thrown in."""
+        """Yield numbers; answer values sent and exceptions thrown in."""
         self.lines.append("body")
         n = 0
         try:
@@ -78,19 +78,19 @@ def read_all(log: Log) -> Any:
 
 
 def send(log: Log) -> Any:
-    """Items with something sent in between."""
+    """Read items, with values sent in between."""
     generator = log.count(20)
     return [next(generator), generator.send("x"), next(generator), list(generator)]
 
 
 def throw_and_go_on(log: Log) -> Any:
-    """An exception that the body catches and goes on from."""
+    """Throw an exception that the body catches, and read on."""
     generator = log.count(20)
     return [next(generator), generator.throw(ValueError("bad")), list(generator)]
 
 
 def throw_and_fail(log: Log) -> Any:
-    """An exception that the body lets through: the very object comes back."""
+    """Throw an exception that the body does not catch: the very object is raised."""
     generator = log.count(20)
     next(generator)
     thrown = KeyError("mine")
@@ -102,7 +102,7 @@ def throw_and_fail(log: Log) -> Any:
 
 
 def leave_early(log: Log) -> Any:
-    """A generator that is closed after two items."""
+    """Close a generator after two items."""
     generator = log.count(20)
     found = [next(generator), next(generator)]
     generator.close()
@@ -110,7 +110,7 @@ def leave_early(log: Log) -> Any:
 
 
 def leave_unread(log: Log) -> Any:
-    """A loop that breaks and forgets the generator."""
+    """Break out of a loop and drop the generator."""
     for item in log.count(20):
         if item == 1:
             return item
@@ -126,19 +126,19 @@ async def aread_all(log: Log) -> Any:
 
 
 async def asend(log: Log) -> Any:
-    """Items with something sent in between."""
+    """Read items, with values sent in between."""
     generator = log.acount(20)
     return [await anext(generator), await generator.asend("x"), [item async for item in generator]]
 
 
 async def athrow_and_go_on(log: Log) -> Any:
-    """An exception that the body catches and goes on from."""
+    """Throw an exception that the body catches, and read on."""
     generator = log.acount(20)
     return [await anext(generator), await generator.athrow(ValueError("bad")), [item async for item in generator]]
 
 
 async def athrow_and_fail(log: Log) -> Any:
-    """An exception that the body lets through: the very object comes back."""
+    """Throw an exception that the body does not catch: the very object is raised."""
     generator = log.acount(20)
     await anext(generator)
     thrown = KeyError("mine")
@@ -150,7 +150,7 @@ async def athrow_and_fail(log: Log) -> Any:
 
 
 async def aleave_early(log: Log) -> Any:
-    """A generator that is closed after two items."""
+    """Close a generator after two items."""
     generator = log.acount(20)
     found = [await anext(generator), await anext(generator)]
     await generator.aclose()
@@ -158,7 +158,7 @@ async def aleave_early(log: Log) -> Any:
 
 
 async def aleave_unread(log: Log) -> Any:
-    """A loop that breaks and forgets the generator."""
+    """Break out of a loop and drop the generator."""
     async for item in log.acount(20):
         if item == 1:
             return item
@@ -169,7 +169,7 @@ ASYNC = (aread_all, asend, athrow_and_go_on, athrow_and_fail, aleave_early, alea
 
 
 def bind(use: Callable[[Log], Any], log: Log, kept: list[Any] | None = None) -> Callable[[], Any]:
-    """The use of a log as a function without arguments that keeps its result."""
+    """Bind a log to the use; the returned function takes no arguments and keeps its result."""
     if inspect.iscoroutinefunction(use):
 
         async def main() -> Any:
@@ -190,7 +190,7 @@ def bind(use: Callable[[Log], Any], log: Log, kept: list[Any] | None = None) -> 
 
 
 def plainly(use: Callable[[Log], Any], log: Log) -> Any:
-    """What the use gives where nothing is recorded."""
+    """The result of the use if nothing is recorded."""
     made = use(log)
     return asyncio.run(made) if asyncio.iscoroutine(made) else made
 
@@ -213,7 +213,7 @@ def test_s61_generator_records_unchanged_and_replays_alike(use: Callable[[Log], 
 
 
 def test_record_of_a_generator_says_what_went_in_and_out() -> None:
-    """Items, what was sent, the end and the return value are in the response."""
+    """Items, values sent in, the end and the return value are in the response."""
     response = json.loads(recorded(bind(send, Log())).calls[0].response)
     assert response["items"][:3] == [0, 11, 12]
     assert response["sent"] == {"0": "x"}
@@ -226,7 +226,7 @@ def test_record_of_a_generator_says_what_went_in_and_out() -> None:
     ids=lambda value: getattr(value, "__name__", value),
 )
 def test_end_of_a_generator_is_recorded(use: Callable[[Log], Any], end: str) -> None:
-    """Closed, forgotten and failed generators are told apart."""
+    """Closed, dropped and failed generators are recorded differently."""
     assert json.loads(recorded(bind(use, Log())).calls[0].response)["end"] == end
 
 
@@ -240,7 +240,7 @@ def test_reading_further_than_recorded_is_a_stream_overrun() -> None:
 
 @pytest.mark.parametrize(("on_change", "goes_on"), [("stop", False), ("serve", True)], ids=["stop", "serve"])
 def test_s28_sending_something_else_is_a_changed_call(on_change: str, goes_on: bool) -> None:
-    """What is sent into a generator is part of the request: another value is never answered silently."""
+    """Values sent into a generator are part of the request, so another value is never answered silently."""
 
     def use(text: str | None) -> Callable[[], Any]:
         def main() -> Any:
@@ -261,7 +261,7 @@ def test_s28_sending_something_else_is_a_changed_call(on_change: str, goes_on: b
 
 
 def test_body_that_fails_when_it_is_left_fails_in_the_replay_too() -> None:
-    """An exception out of a generator's `finally` is recorded, raised unchanged, and raised again in a replay."""
+    """An exception from a generator's `finally` is recorded, raised unchanged, and raised again in a replay."""
     failure = OSError("disk full")
 
     @spanreplay.boundary("tool", name="f")
@@ -290,7 +290,7 @@ def test_body_that_fails_when_it_is_left_fails_in_the_replay_too() -> None:
 
 @pytest.mark.parametrize("sort", ["sync", "async"])
 def test_unserialisable_item_marks_the_run_and_stops_its_replay_there(sort: str) -> None:
-    """Items before it are served; the item itself is never replaced by something else."""
+    """Earlier items are served; the item itself is never replaced by something else."""
 
     @spanreplay.boundary("tool", name="f")
     def f() -> Generator[Any, None, None]:
@@ -348,7 +348,7 @@ def test_unserialisable_return_value_is_not_none_in_a_replay() -> None:
 
 
 def test_n2_cancelled_stream_waits_until_it_is_cancelled_again() -> None:
-    """An async generator that was cancelled serves its items and then waits for the program's own timeout."""
+    """An async generator that was cancelled serves its items and then blocks until the program's own timeout."""
 
     @spanreplay.boundary("tool", name="f")
     async def f() -> AsyncGenerator[int, None]:
@@ -375,7 +375,7 @@ def test_n2_cancelled_stream_waits_until_it_is_cancelled_again() -> None:
 
 
 def test_miss_inside_a_context_manager_goes_out_unchanged() -> None:
-    """A ReplayMiss that is thrown through a served generator is not taken for something that the agent sent."""
+    """A ReplayMiss thrown through a served generator is not taken for an exception of the agent."""
 
     @contextmanager
     @spanreplay.boundary("tool", name="session")
@@ -399,7 +399,7 @@ def test_generator_that_never_ran_is_no_call() -> None:
 
 
 def recorded_calls(function: Callable[[], Any]) -> int:
-    """How many calls a function makes, next to one that is always there."""
+    """Count the calls of a function, without the one that is always made."""
 
     def main() -> None:
         Log().inner()
@@ -417,7 +417,7 @@ def say_in_pieces(key: str) -> Generator[str, None, None]:
 
 
 def test_r1_key_that_a_generator_yields_in_pieces_is_not_recorded() -> None:
-    """Items are redacted together: neither half of a key is in the recording."""
+    """Items are redacted together, so neither half of a key is in the recording."""
     key = "sk-proj-" + "Zx9Yw8Vu7Ts6Rq5Po4Nm3Lk2Ji1Hg0Fe9Dc8Ba7"
     calls = recorded(lambda: list(say_in_pieces(bytes(key, "ascii").decode()))).calls
     items = json.loads(next(call.response for call in calls if "the key is" in call.response))["items"]

@@ -1,4 +1,4 @@
-"""The traceback of a tool's exception is the same text in a replay, in which the tool does not run."""
+"""The traceback of a tool's exception has the same text in a replay, in which the tool does not run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _fail(depth: int) -> int:
 
 @spanreplay.boundary("tool")
 def fail(depth: int) -> int:
-    """A tool that fails at a depth, each time with another text."""
+    """A tool that fails at a given depth, with another text each time."""
     return _fail(depth)
 
 
@@ -76,7 +76,7 @@ USES = {"plain": _plain, "coroutine": _coroutine, "while_handling": _while_handl
 
 @pytest.mark.parametrize("use", [u for u in USES if u != "deep"])
 def test_s50_traceback_is_the_same_text_in_a_replay(use: str) -> None:
-    """What an agent prints, or hands to a model, of a tool's exception does not differ."""
+    """A traceback that an agent prints, or passes to a model, is the same."""
     seen: list[str] = []
 
     async def main() -> str:
@@ -92,7 +92,7 @@ def test_s50_traceback_is_the_same_text_in_a_replay(use: str) -> None:
 
 
 def test_deep_stack_is_cut_in_the_middle() -> None:
-    """A stack of a runaway recursion does not fill the recording."""
+    """The stack of a runaway recursion does not fill the recording."""
     recording = recorded(_deep, ())
     (call,) = recording.calls
     assert len(call.meta["stack"]) == tracebacks.FRAMES_MAX
@@ -103,7 +103,7 @@ def test_deep_stack_is_cut_in_the_middle() -> None:
     "frames", [None, "no list", [[1]], [["f", "n", "q", -5, 9, 9, 1]], [["f", "n", "q", 2**80, None, None, None]]]
 )
 def test_stack_of_another_shape_is_left_out(frames: object) -> None:
-    """A recording that says nothing useful of a stack costs the stack, not the replay."""
+    """An unusable recorded stack only loses the stack, not the replay."""
     error = ValueError("x")
     tracebacks.restore(error, frames)
     assert error.args == ("x",)

@@ -1,4 +1,4 @@
-"""Patches: what `--set` reads, what it refuses and where it points, and what it changes."""
+"""Patches: how `--set` is parsed, refused with a caret, and applied."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CHAT = {"model": "m", "messages": [{"role": "system", "content": "be kind. "}, {
     ],
 )
 def test_s64_patch_is_read(text: str, side: str, path: tuple[Any, ...], op: str, value: Any) -> None:
-    """Selector, side, path, operator and value are what was written."""
+    """Selector, side, path, operator and value are parsed as written."""
     patch = parse_patch(text)
     assert (patch.side, patch.path, patch.op, patch.value) == (side, path, op, value)
 
@@ -60,7 +60,7 @@ def test_s64_patch_is_read(text: str, side: str, path: tuple[Any, ...], op: str,
     ],
 )
 def test_s64_bad_patch_is_refused_with_a_caret(text: str, problem: str, pointed_at: str) -> None:
-    """A patch that can't be read is quoted, with a caret below the place."""
+    """A patch that can't be parsed is quoted, with a caret below the place."""
     with pytest.raises(ConfigError) as caught:
         parse_patch(text)
     first, quoted, caret = str(caught.value).split("\n")
@@ -72,13 +72,13 @@ def test_s64_bad_patch_is_refused_with_a_caret(text: str, problem: str, pointed_
 
 @given(st.text(max_size=40))
 def test_s64_any_text_is_a_patch_or_a_config_error(text: str) -> None:
-    """Nothing that a user writes raises anything else."""
+    """No text raises any other error."""
     with contextlib.suppress(ConfigError):
         parse_patch(f"llm[1]{text}")
 
 
 def run(text: str, value: Any) -> Any:
-    """One patch on one JSON value."""
+    """Apply one patch to one JSON value."""
     return edit(value, parse_patch(text))
 
 
@@ -105,7 +105,7 @@ def run(text: str, value: Any) -> Any:
     ],
 )
 def test_s64_patch_changes_the_field(text: str, before: Any, after: Any) -> None:
-    """The field is changed, everything else stays, and so does the value that was given."""
+    """The field changes, everything else stays, and the given value is not modified."""
     kept = json.dumps(before)
     assert run(text, before) == after
     assert json.dumps(before) == kept
@@ -149,12 +149,12 @@ def test_s64_patch_is_tried_out_on_the_recording(text: str, problem: str, pointe
     ids=["chat", "chat without", "anthropic", "anthropic parts", "responses", "google"],
 )
 def test_s64_system_is_the_system_prompt_of_every_protocol(body: Any, after: Any) -> None:
-    """`system` finds the prompt where the protocol has it."""
+    """`system` finds the prompt where each protocol has it."""
     assert patch_body(body, [parse_patch('llm[1].system += "ask"')]) == after
 
 
 def test_s64_arguments_may_be_named_in_full() -> None:
-    """`arguments.x` and `x` are the same argument of a tool."""
+    """`arguments.x` and `x` mean the same argument of a tool."""
     for text in ("tool:f[1].x = 2", "tool:f[1].arguments.x = 2", "tool:f[1].request.x = 2"):
         assert patch_arguments({"x": 1}, [parse_patch(text)]) == {"x": 2}
 
@@ -181,7 +181,7 @@ def test_s64_body_of_an_answer_is_set_by_path_and_as_text() -> None:
 
 
 def test_s64_text_of_a_stream_is_set() -> None:
-    """In a stream the new text is in the first event that has text, and every event is still there."""
+    """The first event that has text gets the new text, and every event is still there."""
     events = [
         'data: {"choices": [{"delta": {"role": "assistant", "content": ""}}]}\n\n',
         'data: {"choices": [{"delta": {"content": "se"}}]}\n\n',

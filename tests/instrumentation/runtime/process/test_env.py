@@ -1,4 +1,4 @@
-"""The environment of a run: code, interpreter, versions; read from files, whatever is there."""
+"""The environment of a run: code, interpreter, versions; read from files, and never failing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _repository(folder: Path, head: str) -> Path:
 
 
 def test_s21_moving_parts_of_the_process_are_described() -> None:
-    """Arguments, Python, platform and the versions of what talks to models are there."""
+    """Arguments, Python, platform and the versions of model-related packages are described."""
     found = describe_environment(["agent.py", "--fast"])
     assert found["argv"] == ["agent.py", "--fast"]
     assert {"python", "implementation", "platform", "machine", "git_sha", "cwd"} <= set(found)
@@ -27,7 +27,7 @@ def test_s21_moving_parts_of_the_process_are_described() -> None:
 
 
 def test_commit_is_read_from_a_branch(tmp_path: Path) -> None:
-    """A checked-out branch, also from a folder below."""
+    """The commit of a checked-out branch is found, also from a subfolder."""
     git = _repository(tmp_path, "ref: refs/heads/main\n")
     (git / "refs" / "heads").mkdir(parents=True)
     (git / "refs" / "heads" / "main").write_text(SHA + "\n")
@@ -69,7 +69,7 @@ def test_no_commit_is_no_failure(tmp_path: Path, head: str) -> None:
 
 
 def test_outside_of_a_repository_there_is_no_commit(tmp_path: Path) -> None:
-    """Without .git above there is nothing; a .git that can't be read neither."""
+    """Without a .git folder above, or with one that can't be read, there is no commit."""
     assert read_git_sha(tmp_path) == ""
     (tmp_path / ".git").mkdir()
     assert read_git_sha(tmp_path) == ""

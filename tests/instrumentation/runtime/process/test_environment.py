@@ -1,4 +1,4 @@
-"""What of its process a run names."""
+"""Facts about its process that a run states."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from spanreplay.runtime.process.environment import LoadedCode, describe_code
 
 
 def test_code_is_what_it_was_when_its_module_was_first_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that changes later is not read again; a module that is loaded later is found."""
-    monkeypatch.setattr(environment, "CODE_FILES_MAX", sys.maxsize)  # the tests that ran before are files too
+    """A file that changes later is not read again; a module that is loaded later is added."""
+    monkeypatch.setattr(environment, "CODE_FILES_MAX", sys.maxsize)  # modules of the tests that ran before count too
     monkeypatch.syspath_prepend(str(tmp_path))
     for name in ("first_seen", "seen_later"):
         (tmp_path / f"{name}.py").write_text("value = 1\n")
@@ -33,7 +33,7 @@ def test_code_is_what_it_was_when_its_module_was_first_seen(tmp_path: Path, monk
 
 
 def test_code_is_read_again_when_its_module_is_loaded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that only changes runs as it was loaded; a module that is loaded again has another hash."""
+    """A file that merely changes keeps the hash of the loaded module; reloading the module gives a new hash."""
     monkeypatch.setattr(environment, "CODE_FILES_MAX", sys.maxsize)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -54,7 +54,7 @@ def test_code_is_read_again_when_its_module_is_loaded_again(tmp_path: Path, monk
 
 
 def test_code_beyond_the_limit_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program of thousands of files pays for as many as are kept."""
+    """In a program of thousands of files, only as many are hashed as are recorded."""
     monkeypatch.setattr(environment, "CODE_FILES_MAX", 0)
     monkeypatch.setattr(environment, "_looked_at", {})
     monkeypatch.setattr(environment, "hash_file", lambda path: pytest.fail(f"{path} was read"))

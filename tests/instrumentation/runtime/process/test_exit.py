@@ -1,4 +1,4 @@
-"""How a process ends: the manifest and the verdict know it, whatever way it takes."""
+"""How a process ends: manifest and verdict state it, whatever the way."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def workplace(tmp_path: Path) -> Workplace:
 def test_s20_exit_status_is_recorded_and_compared(
     ending: str, status: int, known: int | None, workplace: Workplace
 ) -> None:
-    """However a program ends, its run is complete, its status is the recorded one, and its replay is identical."""
+    """However a program ends, its run is complete, its status is recorded, and its replay is identical."""
     agent = workplace.write("agent.py", CALL + ending)
     recorded = workplace.record(agent, status=status)
     recording = workplace.recording()
@@ -70,7 +70,7 @@ def test_s20_another_exit_status_is_a_divergence(workplace: Workplace) -> None:
 
 
 def test_s20_another_output_is_a_divergence(workplace: Workplace) -> None:
-    """A program that prints something else has diverged, although all its calls are the same."""
+    """A program that prints something else has diverged, even if all its calls are the same."""
     agent = workplace.write("agent.py", CALL)
     workplace.record(agent)
     workplace.write("agent.py", CALL.replace('"answer"', '"reply"'))
@@ -96,7 +96,7 @@ print("parent", f(20), flush=True)
 
 
 def test_n3_fork_marks_a_hole_and_the_child_has_a_run_of_its_own(workplace: Workplace) -> None:
-    """A forked child that outlives its parent adds nothing to the run, which names the fork; its call is in another."""
+    """A forked child that outlives its parent adds nothing to the run, which names the fork; it has its own run."""
     agent = workplace.write("agent.py", FORKS)
     recorded = workplace.record(agent)
     assert "child 11" in recorded.stdout
@@ -124,7 +124,7 @@ def test_s27_forked_child_of_a_replay_never_goes_live(workplace: Workplace) -> N
 
 
 def test_s48_killed_process_leaves_its_finished_calls(workplace: Workplace) -> None:
-    """A process that kills itself leaves a run that is incomplete and holds what was finished."""
+    """A process that kills itself leaves an incomplete run with all finished calls."""
     agent = workplace.write("agent.py", CALL + f"os.kill(os.getpid(), {int(signal.SIGKILL)})")
     workplace.record(agent, status=-int(signal.SIGKILL))
     recording = workplace.recording()
@@ -134,7 +134,7 @@ def test_s48_killed_process_leaves_its_finished_calls(workplace: Workplace) -> N
 
 def test_interrupted_program_is_recorded_as_failed(workplace: Workplace) -> None:
     """Ctrl-C ends the run with its calls; the run is complete."""
-    # A job in the background of a shell inherits an ignored SIGINT
+    # A shell's background job inherits an ignored SIGINT
     listens = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
     source = listens + CALL + f"os.kill(os.getpid(), {int(signal.SIGINT)})\nthreading.Event().wait(30)"
     agent = workplace.write("agent.py", source)

@@ -1,4 +1,4 @@
-"""The secret of a process's hashes: what it is, who can read it, and that nothing breaks where it can't be had."""
+"""The secret of a process's hashes: its value, who can read it, and that its absence breaks nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEY, OTHER = b"k" * 32, b"o" * 32
 
 @pytest.fixture(autouse=True)
 def forgotten() -> Iterator[None]:
-    """Nothing is known of this process before or after."""
+    """Forget the secret of this process before and after."""
     hash_secret.read.cache_clear()
     hash_secret._last.clear()
     yield
@@ -38,7 +38,7 @@ def _read_there(**environ: str) -> str:
 
 
 def test_n2_each_process_has_its_own_secret_and_a_seed_has_none() -> None:
-    """Of a process that PYTHONHASHSEED decides for, nothing is read."""
+    """Nothing is read from a process whose hashes PYTHONHASHSEED determines."""
     one, other = _read_there(), _read_there()
     assert one != other
     assert len(one.split()[0]) == 2 * hash_secret.SECRET_BYTES
@@ -46,7 +46,7 @@ def test_n2_each_process_has_its_own_secret_and_a_seed_has_none() -> None:
 
 
 def test_n2_only_the_key_opens_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is sealed: not as it is, nor to another key; a damaged one is none."""
+    """The secret is sealed: neither readable as it is nor with another key; a damaged one is ignored."""
     monkeypatch.delenv("PYTHONHASHSEED", raising=False)
     monkeypatch.setattr(hash_secret, "read", lambda: b"s" * hash_secret.SECRET_BYTES)
     redactor = Redactor(KEY, "b").run()
@@ -62,7 +62,7 @@ def test_n2_only_the_key_opens_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_n2_where_memory_can_not_be_read_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hardened container hides it: nothing is raised, and nothing is recorded."""
+    """If a hardened container hides it, nothing is raised and nothing recorded."""
     monkeypatch.setattr(hash_secret, "read_hash_seed", lambda: RANDOM)
 
     def refuse(*args: object, **kwargs: object) -> int:

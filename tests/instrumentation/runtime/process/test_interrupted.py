@@ -1,4 +1,4 @@
-"""Calls that begin inside of our own code: in a signal's handler, in what the garbage collector closes."""
+"""Calls that begin inside our own code: in a signal handler, or in objects that the garbage collector closes."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ print(len(run.calls) - CALLS - 2 - len(made), len(made) > 20, len(ends) == len(r
 @pytest.mark.parametrize("kind", ["sync", "async"])
 @pytest.mark.parametrize("what", ["signal", "collector"])
 def test_n1_what_interrupts_a_recorded_call_may_make_calls(what: str, kind: str) -> None:
-    """Neither waits for the other: the agent goes on, and each call is recorded once, with a place of its own."""
+    """Neither call waits for the other: the agent goes on, and each is recorded once, with its own position."""
     environment = {**os.environ, "PYTHONPATH": str(TESTS)}
     done = subprocess.run(
         [sys.executable, "-c", AGENT, what, kind], env=environment, capture_output=True, text=True, timeout=TIMEOUT_S

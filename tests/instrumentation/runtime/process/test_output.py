@@ -1,4 +1,4 @@
-"""Standard output is captured byte for byte, however it is written, and stays what it was."""
+"""Standard output is captured byte for byte, however it is written, and otherwise unchanged."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _stated(workplace: Workplace) -> dict[str, Any]:
 
 
 def _run(workplace: Workplace, *arguments: str, **environ: str) -> bytes:
-    """Record with the output in a file, as a shell's redirection does; the bytes of that file."""
+    """Record with the output redirected to a file, as in a shell; return the file's bytes."""
     import subprocess
 
     path = workplace.path / "out"
@@ -76,7 +76,7 @@ EVERY_WAY = "\n".join(f"# {name}\n{source}" for name, source in WAYS.items() if 
     ids=["buffered", "unbuffered", "replaced_stream", "pending_below"],
 )
 def test_s20_every_way_to_write_is_captured(source: str, flags: tuple[str, ...], workplace: Workplace) -> None:
-    """The manifest states the very bytes that came out, with and without buffering."""
+    """The manifest states exactly the bytes that were written, with and without buffering."""
     workplace.write("agent.py", CALL + source)
     written = _run(workplace, *flags, "agent.py")
     stated = _stated(workplace)
@@ -87,7 +87,7 @@ def test_s20_every_way_to_write_is_captured(source: str, flags: tuple[str, ...],
 
 
 def test_standard_output_stays_the_same_object(workplace: Workplace) -> None:
-    """`sys.stdout` is the interpreter's own, with its encoding, descriptor and class."""
+    """`sys.stdout` is the interpreter's own object, with its encoding, descriptor and class."""
     check = (
         "assert sys.stdout is sys.__stdout__\n"
         "assert type(sys.stdout) is io.TextIOWrapper\n"
@@ -101,7 +101,7 @@ def test_standard_output_stays_the_same_object(workplace: Workplace) -> None:
 
 
 def test_process_without_standard_output_is_recorded(workplace: Workplace) -> None:
-    """A closed standard output is no reason to lose the run."""
+    """A closed standard output does not lose the run."""
     import subprocess
 
     workplace.write("agent.py", CALL)
@@ -112,7 +112,7 @@ def test_process_without_standard_output_is_recorded(workplace: Workplace) -> No
 
 
 class Raw:
-    """A stream whose writes may be short, with attributes like a file's."""
+    """A stream with short writes and the attributes of a file."""
 
     def __init__(self, limit: int | None = None) -> None:
         self.limit = limit
@@ -152,7 +152,7 @@ def _capture(monkeypatch: pytest.MonkeyPatch, raw: Raw) -> OutputCapture:
 
 
 def test_short_writes_are_counted_as_they_were(monkeypatch: pytest.MonkeyPatch, redactor: Any) -> None:
-    """What a raw stream did not take was not written, and is not captured."""
+    """Bytes that a raw stream did not accept were not written, and are not captured."""
     raw = Raw(limit=3)
     capture = _capture(monkeypatch, raw)
     assert raw.write(b"abcdef") == 3
@@ -164,7 +164,7 @@ def test_short_writes_are_counted_as_they_were(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_output_above_the_limit_is_hashed_whole(monkeypatch: pytest.MonkeyPatch, redactor: Any) -> None:
-    """Beyond the limit the text is cut; the hash still tells two long outputs apart."""
+    """Above the limit the text is cut; the hash still distinguishes two long outputs."""
     monkeypatch.setattr(config, "STDOUT_BYTES_MAX", 10)
     found = []
     for last in (b"a", b"b"):
@@ -190,7 +190,7 @@ def test_r1_secrets_that_were_printed_are_not_kept(monkeypatch: pytest.MonkeyPat
 
 
 def test_stream_without_a_buffer_is_left_alone(monkeypatch: pytest.MonkeyPatch, redactor: Any) -> None:
-    """A standard output that was replaced before us has nothing to capture, which the capture says."""
+    """If standard output was replaced before us, nothing can be captured, and the capture says so."""
     for stream in (None, object()):
         monkeypatch.setattr(sys, "__stdout__", stream)
         capture = OutputCapture()

@@ -1,4 +1,4 @@
-"""Where paths lead is told as `os.path.realpath` tells it, and asyncio's loops read the clock that the program has."""
+"""Paths resolve as with `os.path.realpath`, and asyncio's loops read the clock that the program has."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spanreplay.seams.machine.clock import clock
 
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Folders, files and links of all sorts, in which the process works."""
+    """Folders, files and links of all kinds, in the working directory."""
     forget_folders()
     (tmp_path / "real" / "inner").mkdir(parents=True)
     (tmp_path / "real" / "file").write_text("1")
@@ -38,21 +38,21 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )  # fmt: skip
 def test_p7_real_paths_are_those_of_the_standard_library(tree: Path, path: str) -> None:
-    """Relative and whole, the first time and when the folder is known."""
+    """Relative and absolute paths give the same result, the first time and from the cache."""
     for each in (path, str(tree / path) if path else path):
         for _ in range(2):
             assert real_path(each) == os.path.realpath(each)
 
 
 def test_p7_a_folder_that_is_not_there_yet_is_looked_at_again(tree: Path) -> None:
-    """Nothing is kept of a folder before it exists."""
+    """A folder is not cached before it exists."""
     assert real_folder(str(tree / "later")) == str(tree / "later")
     (tree / "later").symlink_to("real")
     assert real_path(str(tree / "later" / "file")) == str(tree / "real" / "file")
 
 
 def test_p7_loops_read_the_real_clock_or_the_one_that_lies_over_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loop of asyncio's passes our patch by, and not what a test puts over it, as freezegun does."""
+    """An asyncio loop bypasses our patch, but not another patch over it, such as freezegun's."""
     patches, own = Patches(), asyncio.BaseEventLoop.time
     clock._patch_loops(patches, time.monotonic)
     loop = asyncio.new_event_loop()

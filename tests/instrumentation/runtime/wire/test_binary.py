@@ -1,4 +1,4 @@
-"""Secrets inside of bytes: protobuf keeps its form, other formats are refused, nothing of a secret is stored."""
+"""Secrets inside bytes: protobuf keeps its form, other formats are refused, no part of a secret is stored."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _spec() -> Spec:
 
 
 def _nest(text: str, depth: int) -> Struct:
-    """A message with the text in a message in a message."""
+    """A message that nests the text three levels deep."""
     value: Any = {"before": 190_000, "text": text, "é": "✓"}
     for _ in range(depth):
         value = {"inner": [value, None]}
@@ -66,7 +66,7 @@ def _texts(value: Value | Struct | ListValue) -> list[str]:
 @pytest.mark.parametrize("depth", [0, 1, 5])
 @pytest.mark.parametrize("sample", ONE_WORD, ids=[f"{s.rule}-{len(s.secret)}" for s in ONE_WORD])
 def test_r1_secret_in_protobuf_becomes_its_token(sample: Any, depth: int) -> None:
-    """At any depth and of any length the secret is gone, its token is there, and the message is a message."""
+    """At any depth and length the secret is replaced by its token, and the message stays valid."""
     redact = _redactor()
     counts: dict[str, int] = {}
     clean = binary.clean_message(_nest(sample.text, depth).SerializeToString(), redact, counts)
@@ -79,7 +79,7 @@ def test_r1_secret_in_protobuf_becomes_its_token(sample: Any, depth: int) -> Non
 
 @given(st.recursive(st.text(max_size=40) | st.floats(allow_nan=False), lambda inner: st.lists(inner, max_size=4)))
 def test_protobuf_without_secrets_stays_byte_for_byte(value: Any) -> None:
-    """Nothing is changed where nothing is found."""
+    """Bytes without secrets stay unchanged."""
     made = Struct()
     made.update({"value": value})
     message = made.SerializeToString()
@@ -88,14 +88,14 @@ def test_protobuf_without_secrets_stays_byte_for_byte(value: Any) -> None:
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_cleaned_or_refused(body: bytes) -> None:
-    """Random bytes have no secret: they stay."""
+    """Random bytes contain no secret, so they stay unchanged."""
     assert binary.clean_message(body, _redactor(), {}) == body
     assert binary.unstored_bytes(json.loads(json.dumps(binary.stored_bytes(body)))) == body
 
 
 @pytest.mark.parametrize("before", [b"\x00\x01", b"\xd9\x2f", b"\xffx/", b"\xff" + b"3", b"\xff" + b"a3"], ids=repr)
 def test_r1_secret_in_unknown_bytes_is_refused(before: bytes) -> None:
-    """A secret behind any length prefix is found; what came is refused, what was sent is blotted out."""
+    """A secret after any length prefix is found; a response is refused, a request's secret is masked."""
     body = b"\xfe\xff" + before + CANARY.encode() + b"\xff\x00"
     with pytest.raises(HoldsSecret):
         binary.clean_message(body, _redactor(), {})
@@ -105,7 +105,7 @@ def test_r1_secret_in_unknown_bytes_is_refused(before: bytes) -> None:
 
 
 def test_r1_value_known_from_elsewhere_is_found_in_bytes() -> None:
-    """A password that no pattern knows is found in protobuf and in other bytes once its name has given it away."""
+    """A password that no pattern matches is found in protobuf and other bytes once its name has revealed it."""
     redact = _redactor()
     redact.value({"password": "correct horse battery"})
     clean = binary.clean_message(_nest("it is correct horse battery.", 1).SerializeToString(), redact, {})
@@ -115,7 +115,7 @@ def test_r1_value_known_from_elsewhere_is_found_in_bytes() -> None:
 
 
 def test_r1_response_with_a_secret_in_bytes_is_a_hole() -> None:
-    """It is not stored, the call says why it can't be replayed, and reading it says the same."""
+    """The response is not stored, the call says why it can't be replayed, and reading it says the same."""
     spec = _spec()
     body = b"\x89PNG\x00" + CANARY.encode() + b"\xff"
     reply = HttpReply(200, headers=[("content-type", "image/png")], chunks=[(0, body[:20]), (1, body[20:])])
@@ -128,7 +128,7 @@ def test_r1_response_with_a_secret_in_bytes_is_a_hole() -> None:
 
 
 def test_r1_text_of_another_character_set_is_redacted() -> None:
-    """Latin-1 is no UTF-8, but it is text."""
+    """Latin-1 is not UTF-8, but it is text."""
     body = f"schlüssel: {CANARY} ende".encode("latin-1")
     reply = HttpReply(200, headers=[("content-type", "text/plain; charset=iso-8859-1")], chunks=[(0, body)])
     spec = _spec()
@@ -164,7 +164,7 @@ def _events(texts: list[str]) -> list[bytes]:
 
 @pytest.mark.parametrize("size", [1, 7, 100, 10_000])
 def test_s26_event_messages_come_back_in_the_same_pieces(size: int) -> None:
-    """However they were cut, also in the middle of the last message, the bytes are the same."""
+    """For any cuts, even inside the last message, the bytes are the same."""
     body = b"".join(_events(["é one", "two", ""]))[:-5]
     chunks = [(at, body[at : at + size]) for at in range(0, len(body), size)]
     reply = HttpReply(200, headers=[("content-type", aws_events.MEDIA_TYPE)], chunks=chunks, end="closed")
@@ -176,7 +176,7 @@ def test_s26_event_messages_come_back_in_the_same_pieces(size: int) -> None:
 
 
 def test_r1_secret_across_event_messages_is_redacted() -> None:
-    """A secret that is streamed in pieces is replaced, in plain messages and in base64 inside of them."""
+    """A secret that is streamed in pieces is replaced, in plain messages and in base64 inside them."""
     pieces = [CANARY[:10], CANARY[10:25], CANARY[25:]]
     reply = HttpReply(
         200,

@@ -1,4 +1,4 @@
-"""Headers and query of every HTTP transport are compared; what the connection or the SDK sets is not."""
+"""Headers and query are compared for every HTTP transport, except those set by the connection or the SDK."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ CHANGES = {
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Work in a directory of the test's own."""
+    """Work in the test's own directory."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server in a process of its own: threads of this one would be the agent's."""
+    """A server in its own process: threads in this one would count as the agent's."""
     command = [sys.executable, "-u", "-m", "http.server", "0", "--bind", "127.0.0.1"]
     folder = tmp_path_factory.mktemp("served")
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=folder) as process:
@@ -58,7 +58,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.mark.parametrize("name", TRANSPORTS)
 def test_n14_application_headers_are_compared(name: str, folder: Path, url: str) -> None:
-    """Another tenant is another request, with each transport; another query, too."""
+    """Another tenant header or another query is another request, with each transport."""
     pytest.importorskip(name.partition("_")[0])
     source = TRANSPORTS[name]
     run_id = record_agent(load(source, folder, URL=url))
@@ -88,7 +88,7 @@ def test_n14_application_headers_are_compared(name: str, folder: Path, url: str)
     ],
 )
 def test_n9_what_is_made_anew_is_listed(before: str, after: str, is_another: bool) -> None:
-    """An id, a time or a version differs from run to run: it is named as ignored, never silently passed over."""
+    """An id, a time or a version differs from run to run; it is listed as ignored, never silently skipped."""
     then, now = (f'{{"headers":{{"x-given":"{value}"}}}}' for value in (before, after))
     changed, listed = split_requests(then, now, has_all=True)
     assert [d.path for d in (changed if is_another else listed)] == ["headers.x-given"]
@@ -96,7 +96,7 @@ def test_n9_what_is_made_anew_is_listed(before: str, after: str, is_another: boo
 
 
 def test_n14_headers_that_are_not_the_agents_are_left_out() -> None:
-    """Credentials, trace and the SDK's own words about itself differ on another machine."""
+    """Credentials, trace headers and the SDK's description of itself differ on another machine."""
     for name in ("authorization", "x-api-key", "traceparent", "x-stainless-os", "content-length", "x-amz-date"):
         assert not is_application(name), name
     for name in ("x-tenant", "idempotency-key", "anthropic-beta", "if-match", "range", "referer"):

@@ -1,4 +1,4 @@
-"""Compressed bodies are unpacked, and compressed again as they were."""
+"""Compressed bodies are decompressed for recording, and compressed again to the same bytes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ TEXT = (b'{"role": "user", "content": "sell 10 of ACME at ' + b"0123456789" * 40
 
 
 def noise(size: int) -> bytes:
-    """Bytes that hardly shrink."""
+    """Incompressible bytes."""
     return random.Random(7).randbytes(size)
 
 
 def raw(level: int, memory: int, wbits: int, plain: bytes) -> bytes:
-    """What a sender that uses zlib makes of a body."""
+    """A body as compressed by a sender that uses zlib."""
     packing = zlib.compressobj(level, zlib.DEFLATED, wbits, memory)
     return packing.compress(plain) + packing.flush()
 
@@ -30,7 +30,7 @@ def raw(level: int, memory: int, wbits: int, plain: bytes) -> bytes:
 @pytest.mark.parametrize("wbits", [15, 31], ids=["zlib", "gzip"])
 @pytest.mark.parametrize(("level", "memory"), [(6, 8), (9, 8), (1, 8), (-1, 8), (6, 9)])
 def test_r1_what_zlib_compressed_comes_back_exactly(plain: bytes, wbits: int, level: int, memory: int) -> None:
-    """The level is found by trying."""
+    """The compression level is found by trying."""
     content = raw(level, memory, wbits, plain)
     assert unpack(content, "gzip" if wbits == 31 else "deflate") == plain
     recipe = find_packing(content, plain)
@@ -39,7 +39,7 @@ def test_r1_what_zlib_compressed_comes_back_exactly(plain: bytes, wbits: int, le
 
 
 def test_r1_the_time_in_a_header_comes_back() -> None:
-    """`gzip.compress` writes when it was; `GzipFile` another operating system."""
+    """`gzip.compress` writes the time into the header, `GzipFile` another operating system."""
     content = gzip.compress(TEXT, mtime=1_790_000_000)
     recipe = find_packing(content, TEXT)
     assert recipe is not None
@@ -57,7 +57,7 @@ def test_r1_the_time_in_a_header_comes_back() -> None:
     ids=["with a name", "another compressor", "another compressor, zlib", "too long to look"],
 )
 def test_r1_of_other_compressors_content_and_length_come_back(content: bytes, is_as_long: bool) -> None:
-    """A server that was told the length of a body reads no more than that."""
+    """The length matters because a client that was told a body's length reads no more than that."""
     plain = unpack(content, "gzip" if content.startswith(b"\x1f") else "deflate")
     assert plain is not None
     recipe = find_packing(content, plain)
@@ -71,7 +71,7 @@ def test_r1_of_other_compressors_content_and_length_come_back(content: bytes, is
     "content", [gzip.compress(TEXT)[:-3], b"\x1f\x8b nothing", b""], ids=["cut", "damaged", "empty"]
 )
 def test_r1_what_is_no_whole_stream_has_no_recipe(content: bytes) -> None:
-    """Nothing is guessed."""
+    """No recipe is guessed for a stream that is cut, damaged or empty."""
     assert find_packing(content, TEXT) is None
 
 
@@ -86,7 +86,7 @@ def test_r1_what_is_no_whole_stream_has_no_recipe(content: bytes) -> None:
     ],
 )
 def test_r8_a_forged_recipe_is_refused(recipe: dict[str, Any]) -> None:
-    """With what `cut_body` catches."""
+    """The error is one of those that `cut_body` catches."""
     with pytest.raises((ValueError, TypeError, LookupError)):
         pack(b"x", recipe)
 

@@ -1,4 +1,4 @@
-"""What a response of HTTP hides comes back to the byte, however its body was cut, framed and encoded."""
+"""Redacted values of an HTTP response are restored byte for byte, for any cuts, framing and encoding."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ REPLIES: Final[dict[str, HttpReply]] = {
 
 
 def _there_and_back(reply: HttpReply) -> tuple[str, HttpReply]:
-    """The response as it is recorded, and as it is served with the key."""
+    """Return the response as recorded, and as served with the key."""
     run: Any = make_run(MemoryProcessor())
     spec = Spec("http", "GET x", "read", "http/1", {}, "{}")
     response, _ = encode_reply(run, reply, spec)
@@ -106,14 +106,14 @@ def _there_and_back(reply: HttpReply) -> tuple[str, HttpReply]:
 
 @pytest.mark.parametrize("name", REPLIES)
 def test_r9_sealed_response_comes_back_to_the_byte(name: str) -> None:
-    """Status, headers, cookies, URL, redirects, failures and each piece of the body are what the agent saw."""
+    """Status, headers, cookies, URL, redirects, failures and each piece of the body equal those the agent saw."""
     response, back = _there_and_back(REPLIES[name])
     assert back == REPLIES[name]
     assert CANARY not in response
 
 
 def test_r9_stream_cut_anywhere_comes_back_to_the_byte() -> None:
-    """Wherever a body is cut inside of a secret, each piece is as long as it was."""
+    """For any cut of a body inside a secret, each piece has its original length."""
     body = f'{{"note": "use {CANARY} now", "é": 1}}'.encode()
     for at in range(1, len(body), 2):
         reply = HttpReply(200, headers=JSON, chunks=[(0, body[:at]), (5, body[at:])])
@@ -127,7 +127,7 @@ def test_r9_stream_cut_anywhere_comes_back_to_the_byte() -> None:
     "form", ["cookie: {}", "set-cookie: {}", "{}", "got {} here", "{{'set-cookie': '{}'}}", "[('a', '{}')]"]
 )
 def test_r9_cookie_has_one_token_wherever_it_is_printed(form: str, cookie: str) -> None:
-    """A header that the agent prints reads the same, whether it holds the value, or the token that a replay gives."""
+    """A header that the agent prints reads the same, whether it holds the value or a replay's token."""
     header = f"{cookie}; Path=/; HttpOnly"
     recording, replay = make_run(MemoryProcessor()), make_run(MemoryProcessor())
     reply = HttpReply(200, headers=[("set-cookie", header)])

@@ -1,4 +1,4 @@
-"""Which requests are reports of other tools about the agent, and which give it something."""
+"""Telling requests in which other tools report on the agent from those that give it something."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ BOUNDARIES = [
 
 @pytest.mark.parametrize(("method", "host", "path"), REPORTS)
 def test_n4_reports_of_other_tools_are_no_boundary(method: str, host: str, path: str) -> None:
-    """What LangSmith, Langfuse, OpenAI Agents, Sentry, PostHog and OTLP exporters send."""
+    """Reports of LangSmith, Langfuse, OpenAI Agents, Sentry, PostHog and OTLP exporters are not boundaries."""
     assert is_telemetry(method, host, path)
     assert is_telemetry(method.lower(), host, path)
 
@@ -64,7 +64,7 @@ def test_n4_reports_of_other_tools_are_no_boundary(method: str, host: str, path:
     ],
 )
 def test_n4_a_question_of_a_tool_is_answered_with_what_it_reads(method: str, path: str, members: set[str]) -> None:
-    """A replay answers JSON whose length is stated; Logfire's question about its token has the members it looks for."""
+    """A replay answers with JSON of a stated length; Logfire's token check gets the members that it reads."""
     headers, body = answer_report(method, path)
     assert headers["content-length"] == str(len(body))
     assert set(json.loads(body)) == members
@@ -72,13 +72,13 @@ def test_n4_a_question_of_a_tool_is_answered_with_what_it_reads(method: str, pat
 
 @pytest.mark.parametrize(("method", "host", "path"), BOUNDARIES)
 def test_n4_what_such_tools_give_the_agent_is_a_boundary(method: str, host: str, path: str) -> None:
-    """Prompts, datasets and queries decide what the agent does."""
+    """Prompts, datasets and queries affect the agent's behaviour."""
     assert not is_telemetry(method, host, path)
 
 
 @pytest.mark.parametrize("variable", ["LANGSMITH_ENDPOINT", "LANGCHAIN_ENDPOINT"])
 def test_n4_a_server_of_ones_own_is_known_by_its_setting(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where LangSmith runs elsewhere, its SDK is told so in the environment."""
+    """If LangSmith runs elsewhere, an environment variable gives its address."""
     assert not is_telemetry("POST", "langsmith.corp", "/api/v1/runs/batch")
     monkeypatch.setenv(variable, "https://langsmith.corp/api/v1")
     assert is_telemetry("POST", "langsmith.corp", "/api/v1/runs/batch")
@@ -92,7 +92,7 @@ def test_n4_a_server_of_ones_own_is_known_by_its_setting(variable: str, monkeypa
     [("agno/api/agent.py", True), ("langsmith/client.py", True), ("agno/agent/agent.py", False)],
 )
 def test_n4_io_of_packages_that_only_report_is_no_leak(package: str, is_report: bool) -> None:
-    """What opens a socket on behalf of such a package reports about the agent, whatever library is in between."""
+    """A socket opened on behalf of such a package reports on the agent, whatever library is in between."""
     space: dict[str, object] = {"look": lambda: is_telemetry_stack(sys._getframe(1))}
     exec(compile("found = look()", f"{sysconfig.get_path('purelib')}/{package}", "exec"), space)  # noqa: S102 -- a caller of that file
     assert space["found"] is is_report

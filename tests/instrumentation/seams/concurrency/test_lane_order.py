@@ -1,4 +1,4 @@
-"""Sets of tasks and of futures have the same order in every run."""
+"""Sets of tasks and futures have the same order in every run."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def run() -> Iterator[Run]:
 
 
 async def value(number: int) -> int:
-    """The number, after a turn of the loop."""
+    """The number, after an iteration of the loop."""
     await asyncio.sleep(0)
     return number
 
 
 def _ballast(seed: int) -> list[Any]:
-    """Objects that move what is made after them to other addresses."""
+    """Objects that move later ones to other addresses."""
     return [bytearray(random.Random(seed * 1000 + n).randrange(500)) for n in range(200)]
 
 
 def test_s68_set_of_tasks_has_the_order_of_their_creation(run: Run) -> None:
-    """A program's own set of tasks is walked in the order in which they were created, whatever lies in memory."""
+    """A program's own set of tasks iterates in creation order, wherever they are in memory."""
 
     async def main(seed: int) -> list[int]:
         kept = _ballast(seed)
@@ -52,7 +52,7 @@ def test_s68_set_of_tasks_has_the_order_of_their_creation(run: Run) -> None:
 
 
 def test_s68_done_and_pending_have_the_order_of_their_creation(run: Run) -> None:
-    """What asyncio.wait gives, task or future, is walked in the order in which it was given."""
+    """The tasks or futures in the result of asyncio.wait iterate in the order in which they were passed."""
 
     async def main() -> tuple[list[Any], list[Any]]:
         loop = asyncio.get_running_loop()
@@ -75,7 +75,7 @@ def test_s68_done_and_pending_have_the_order_of_their_creation(run: Run) -> None
 
 
 def test_s68_pool_futures_that_are_done_come_in_the_order_of_their_ends(run: Run) -> None:
-    """as_completed gives futures that were done before it was asked in the order in which they ended."""
+    """Futures that were done before as_completed was called come in the order in which they ended."""
     order = random.Random(7).sample(range(MANY), MANY)
     release = [threading.Event() for _ in range(MANY)]
     with ThreadPoolExecutor(MANY) as pool:
@@ -90,7 +90,7 @@ def test_s68_pool_futures_that_are_done_come_in_the_order_of_their_ends(run: Run
 
 @since(3, 11)
 def test_s68_task_group_cancels_in_the_order_of_creation(run: Run) -> None:
-    """Tasks that a failing group cancels are cancelled in the order in which they were created."""
+    """A failing group cancels its tasks in the order of their creation."""
     cancelled: list[int] = []
 
     async def wait(number: int) -> None:
@@ -115,7 +115,7 @@ def test_s68_task_group_cancels_in_the_order_of_creation(run: Run) -> None:
 
 
 def test_a8_first_children_of_many_tasks_differ_in_their_hashes() -> None:
-    """A thousand tasks that each start one have a thousand hashes, and sets of them the same order in every run."""
+    """A thousand tasks that each start one child have a thousand hashes, and sets of the children keep one order."""
 
     async def parent(number: int, found: dict[int, asyncio.Task[int]]) -> None:
         found[number] = asyncio.create_task(value(number))
@@ -138,7 +138,7 @@ def test_a8_first_children_of_many_tasks_differ_in_their_hashes() -> None:
 
 @pytest.mark.parametrize("name", [None, "named"])
 def test_task_is_what_it_is_without_us(run: Run, name: str | None) -> None:
-    """A task of ours is an asyncio.Task with the name that asyncio gives it, and equal to itself only."""
+    """A task of ours is an asyncio.Task with the name that asyncio gives it, and equals only itself."""
 
     async def main() -> None:
         first, second = asyncio.create_task(value(1), name=name), asyncio.create_task(value(2))
@@ -152,7 +152,7 @@ def test_task_is_what_it_is_without_us(run: Run, name: str | None) -> None:
 
 
 def test_task_factory_of_the_agent_makes_the_tasks(run: Run) -> None:
-    """Where the agent has set a task factory, its tasks are left as they are."""
+    """If the agent has set a task factory, its tasks are left unchanged."""
     made: list[Any] = []
 
     def factory(loop: Any, coro: Any, **options: Any) -> Any:
@@ -169,7 +169,7 @@ def test_task_factory_of_the_agent_makes_the_tasks(run: Run) -> None:
 
 @since(3, 12)
 def test_s68_eager_tasks_have_their_numbers_before_they_run(run: Run) -> None:
-    """Eager tasks, and what they create while they are created, are ordered as others are."""
+    """Eager tasks, and tasks created during their creation, are ordered like others."""
 
     async def nest(number: int) -> list[int]:
         inner = {asyncio.create_task(value(number * 100 + n)) for n in range(3)}
@@ -185,7 +185,7 @@ def test_s68_eager_tasks_have_their_numbers_before_they_run(run: Run) -> None:
 
 
 def test_future_that_was_cancelled_says_so_to_who_asked(run: Run) -> None:
-    """`when_told` calls once: when the future is cancelled, or at once if it is done."""
+    """`when_told` calls its callback once: when the future is cancelled, or immediately if it is done."""
     told: list[str] = []
     gate = threading.Event()
     with ThreadPoolExecutor(1) as pool:

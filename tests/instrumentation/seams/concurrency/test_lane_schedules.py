@@ -15,7 +15,7 @@ from support.in_process import MemoryProcessor, here, inside, make_run
 
 
 def _in_random_order(seed: int) -> dict[str, str]:
-    """Ten tasks that are released in an order of the seed's, each with a child: label → lane."""
+    """Ten tasks, each with a child, that are released in an order given by the seed: label → lane."""
     order = list(range(10))
     random.Random(seed).shuffle(order)
     found: dict[str, str] = {}
@@ -44,7 +44,7 @@ def _in_random_order(seed: int) -> dict[str, str]:
 
 
 def test_n1_names_are_the_same_in_twenty_runs_of_any_order() -> None:
-    """Released in twenty random orders, the same pieces of work have the same lanes."""
+    """Released in twenty random orders, the same work has the same lanes."""
     seen = []
     for seed in range(20):
         with inside(make_run(MemoryProcessor())):

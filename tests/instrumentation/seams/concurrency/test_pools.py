@@ -1,4 +1,4 @@
-"""Pools of `multiprocessing`: what their workers ask is in the run, in the lane of the item that asks."""
+"""Pools of `multiprocessing`: calls of their workers are in the run, in the lane of the current item."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ WAYS = ("map", "imap", "imap_unordered", "apply_async")
 
 
 def _record(workplace: Workplace, method: str, *ways: str) -> str:
-    """Record against a provider that is gone afterwards; what the agent printed."""
+    """Record with a provider that stops afterwards; return the agent's output."""
     agent = workplace.write("agent.py", ASKING)
     with Provider() as provider:
         workplace.environ.update(provider.environ())
@@ -57,7 +57,7 @@ def _record(workplace: Workplace, method: str, *ways: str) -> str:
     "method", ["fork", *(pytest.param(each, marks=pytest.mark.slow) for each in ("spawn", "forkserver"))]
 )
 def test_n3_items_of_a_pool_are_replayed_with_their_provider_stopped(tmp_path: Path, method: str) -> None:
-    """Each way to give a pool items: the run is whole, and in a replay each item gets the answers that it got."""
+    """For each way of passing items to a pool, the run is complete, and a replay gives each item its answers."""
     workplace = Workplace(tmp_path)
     printed = _record(workplace, method, *WAYS)
     replayed = workplace.replay("agent.py", method, *WAYS)
@@ -69,7 +69,7 @@ def test_n3_items_of_a_pool_are_replayed_with_their_provider_stopped(tmp_path: P
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.sampled(2)
 def test_n3_item_of_a_pool_that_asks_something_else_is_named(tmp_path: Path, way: str) -> None:
-    """The pool catches no miss of ours: who waits for that item gets it, and the verdict names its call alone."""
+    """The pool does not swallow our miss: the waiting caller gets it, and the verdict names only that call."""
     workplace = Workplace(tmp_path)
     _record(workplace, "fork", way)
     replayed = workplace.replay("agent.py", "fork", way, QUESTION="changed")
@@ -97,7 +97,7 @@ if __name__ == "__main__":
 
 
 def test_n3_pool_whose_workers_ask_something_else_at_their_start_ends(tmp_path: Path) -> None:
-    """A pool replaces such workers for ever, and whoever waits for it would too: the replay ends and names the call."""
+    """The pool would replace such workers forever, and its caller would hang: the replay ends and names the call."""
     workplace = Workplace(tmp_path)
     agent = workplace.write("agent.py", STARTING)
     workplace.record(agent, QUESTION="this")
@@ -126,7 +126,7 @@ if __name__ == "__main__":
 
 
 def test_n3_worker_that_is_ended_at_work_makes_the_run_incomplete(tmp_path: Path) -> None:
-    """What is left in a pool's workers at the end of its block is ended there: the run says so, and no call differs."""
+    """Leaving a pool's block ends its busy workers: the run is incomplete with the reason, and no call differs."""
     workplace = Workplace(tmp_path)
     agent = workplace.write("agent.py", LEFT)
     workplace.record(agent)
@@ -166,7 +166,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("is_there", [False, True], ids=["new", "there before"])
 def test_n3_workers_that_share_a_database_look_at_it_once(tmp_path: Path, is_there: bool) -> None:
-    """Two workers open one SQLite file beside the code: the first that comes looks at it, in a replay the same one."""
+    """Two workers open one SQLite file beside the code: the first records its state, in a replay the same one."""
     workplace = Workplace(tmp_path)
     agent = workplace.write("agent.py", SHARING)
     if is_there:
@@ -200,7 +200,7 @@ if __name__ == "__main__":
 
 
 def test_n3_worker_that_is_ended_before_it_takes_an_item_is_ended_there_again(tmp_path: Path) -> None:
-    """One worker is still in its initializer when its pool ends it: nobody has seen what it would have done."""
+    """One worker is still in its initializer when its pool ends it, so its later work is unknown."""
     workplace = Workplace(tmp_path)
     agent = workplace.write("agent.py", BEGINNING)
     workplace.record(agent)

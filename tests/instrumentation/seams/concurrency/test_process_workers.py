@@ -1,4 +1,4 @@
-"""Each item of a pool of processes runs in the worker that it ran in when the run was recorded.
+"""Each item of a process pool runs in the same worker as when it was recorded.
 
 SPANREPLAY_TEST_PROGRAMS says how many random programs are tried.
 """
@@ -87,7 +87,7 @@ def _try(workplace: Workplace, method: str, first: int, last: int) -> Any:
 
 
 def test_n2_item_finds_the_worker_process_that_it_had(tmp_path: Path) -> None:
-    """What the globals of a worker hold, its `threading.local`, its Context and weak references are as they were."""
+    """A worker's globals, its `threading.local`, its Context and weak references are as recorded."""
     workers = _try(Workplace(tmp_path), "fork", 0, PROGRAMS)
     assert len(set(workers.values())) > 1, "one worker took everything"
 
@@ -95,5 +95,5 @@ def test_n2_item_finds_the_worker_process_that_it_had(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_n2_item_finds_the_worker_that_was_started_anew(tmp_path: Path, method: str) -> None:
-    """The same where a worker is started when it is needed, as a Python of its own."""
+    """The same holds for a worker that is started on demand, as a separate Python."""
     _try(Workplace(tmp_path), method, 0, 2)

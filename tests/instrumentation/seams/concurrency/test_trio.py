@@ -1,4 +1,4 @@
-"""Trio and anyio: lanes by where work is started, results in the recorded order, deadlines without waiting."""
+"""Trio and anyio: lanes named by where work starts, results in the recorded order, deadlines without waiting."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ UNIT_S = 1.0
 
 
 class SlowProcessor(trio.abc.Instrument):
-    """Lets the clock go on in each turn and each step, as a busy machine does."""
+    """Advances the clock in each loop iteration and step, as on a busy machine."""
 
     def __init__(self, clock: trio.testing.MockClock, rng: random.Random) -> None:
         self._clock = clock
@@ -40,16 +40,16 @@ class SlowProcessor(trio.abc.Instrument):
         self._share = rng.choice([0.0, 0.01, 0.05, 0.2, 0.6])
 
     def before_io_wait(self, timeout: float) -> None:
-        """A turn begins."""
+        """A loop iteration begins."""
         self._clock.jump(self._rng.expovariate(1) * self._share)
 
     def before_task_step(self, task: Any) -> None:
-        """A task goes on."""
+        """A task continues."""
         self._clock.jump(self._rng.expovariate(1) * self._share * 0.3)
 
 
 def run_instantly(flavour: str, main: Callable[[], Any], rng: random.Random) -> Any:
-    """Run a program with exact times, at once."""
+    """Run a program with exact times, without waiting."""
     clock = trio.testing.MockClock(autojump_threshold=0)
     slow = SlowProcessor(clock, rng)
     if flavour == "trio":
@@ -58,7 +58,7 @@ def run_instantly(flavour: str, main: Callable[[], Any], rng: random.Random) -> 
 
 
 def here() -> str:
-    """The path of the lane that calls this."""
+    """The lane path of the caller."""
     run = active_run()
     assert run is not None
     return current_lane(run.root_lane).path
@@ -98,7 +98,7 @@ def test_n2_random_program_observes_the_same_in_real_time(flavour: str, seed: in
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
 def test_n1_each_task_and_thread_call_has_the_lane_of_where_it_was_started(flavour: str) -> None:
-    """Tasks and calls of worker threads, which are used again, are named by what they run and by their number."""
+    """Tasks and calls in reused worker threads are named by their function and their number."""
     api: Any = trio if flavour == "trio" else anyio
     found: list[str] = []
 
@@ -131,7 +131,7 @@ def test_n1_each_task_and_thread_call_has_the_lane_of_where_it_was_started(flavo
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
 def test_n2_a_deadline_that_has_passed_when_its_scope_is_entered(flavour: str) -> None:
-    """It cancels the first thing that is waited for, in a replay as well, where no time has gone by."""
+    """An expired deadline cancels the first wait, in a replay too, although no time has passed there."""
     api: Any = trio if flavour == "trio" else anyio
 
     @spanreplay.boundary("tool", name="ask")
@@ -155,7 +155,7 @@ def test_n2_a_deadline_that_has_passed_when_its_scope_is_entered(flavour: str) -
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
 def test_n2_deadline_that_has_passed_is_not_put_off_until_nothing_else_can_happen(flavour: str) -> None:
-    """What waits below such a deadline is cancelled at once again, however much others have still to do."""
+    """A wait below such a deadline is cancelled at once again, however much work others still have."""
     api: Any = trio if flavour == "trio" else anyio
 
     @spanreplay.boundary("tool", name="ask")
@@ -189,7 +189,7 @@ def test_n2_deadline_that_has_passed_is_not_put_off_until_nothing_else_can_happe
 
 
 def busy_program(other: Callable[[list[Any]], Any]) -> Callable[[], Any]:
-    """A program of trio that makes steps all the time, beside `other`, which is given what has been seen."""
+    """A trio program that makes steps all the time, beside `other`, which gets the list of observations."""
 
     @spanreplay.boundary("tool", name="ask")
     async def ask() -> str:
@@ -217,7 +217,7 @@ def busy_program(other: Callable[[list[Any]], Any]) -> Callable[[], Any]:
 
 @pytest.mark.parametrize("by_number", [False, True])
 def test_n2_order_is_kept_where_hypothesis_is_imported(by_number: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has trio sort the tasks of a batch by when they were made, not by when they were woken up."""
+    """Hypothesis makes trio sort the tasks of a batch by creation instead of by wake-up."""
     monkeypatch.setattr(core, "_ALLOW_DETERMINISTIC_SCHEDULING", by_number)
 
     async def other(seen: list[Any]) -> None:
@@ -233,7 +233,7 @@ def test_n2_order_is_kept_where_hypothesis_is_imported(by_number: bool, monkeypa
 
 
 def test_n2_what_a_thread_of_ones_own_tells_trio_comes_between_the_same_steps() -> None:
-    """`TrioToken.run_sync_soon` and `from_thread.run` of a thread that trio has not made."""
+    """`TrioToken.run_sync_soon` and `from_thread.run` are called from a thread that trio did not create."""
 
     async def other(seen: list[Any]) -> None:
         token, is_told = trio.lowlevel.current_trio_token(), trio.Event()
@@ -265,7 +265,7 @@ def test_n2_what_a_thread_of_ones_own_tells_trio_comes_between_the_same_steps() 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
 def test_n2_worker_threads_end_in_the_recorded_order(flavour: str) -> None:
-    """Calls of threads that end in another order than they began in are seen to end in that order again."""
+    """Thread calls that end in another order than they began end in that order again."""
     api: Any = trio if flavour == "trio" else anyio
 
     @spanreplay.boundary("tool", name="ask")
@@ -293,7 +293,7 @@ def test_n2_worker_threads_end_in_the_recorded_order(flavour: str) -> None:
 
 
 def test_n2_deadline_of_an_hour_passes_at_once() -> None:
-    """A back-off of an hour and a deadline that cuts a call off come again without waiting."""
+    """A back-off of an hour and a deadline that cancels a call happen again without waiting."""
     seconds = 0.01
 
     @spanreplay.boundary("tool", name="slow")
@@ -319,7 +319,7 @@ def test_n2_deadline_of_an_hour_passes_at_once() -> None:
 
 
 def test_n2_deadline_that_the_program_notices_itself() -> None:
-    """A program that works until its scope says that time is up takes as little time as its replay lets it."""
+    """A program that works until its scope's deadline has passed takes less time in its replay."""
     rounds = 0
 
     @spanreplay.boundary("tool", name="ask")
@@ -343,7 +343,7 @@ def test_n2_deadline_that_the_program_notices_itself() -> None:
 
 
 def test_n2_call_that_completes_although_it_is_cancelled_does_so_again() -> None:
-    """A call whose body finished in a shield gives its answer in a replay too, and the task is cancelled behind it."""
+    """A call that finished inside a shield gives its answer in a replay too, and its task is cancelled afterwards."""
 
     @spanreplay.boundary("tool", name="shielded")
     async def shielded() -> str:
@@ -367,7 +367,7 @@ def test_n2_call_that_completes_although_it_is_cancelled_does_so_again() -> None
 
 
 def test_trio_is_left_as_it_was() -> None:
-    """Without a run trio draws by chance as ever, and after undo each patched name is what it was."""
+    """Without a run trio schedules at random as usual, and undo restores each patched name."""
     core = trio._core._run
     names = [(core, "_r"), (core.Runner, "spawn_impl"), (core.CancelStatus, "recalculate"), (trio, "current_time")]
     before = [vars(owner)[name] for owner, name in names]

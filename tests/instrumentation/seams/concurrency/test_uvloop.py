@@ -1,4 +1,4 @@
-"""uvloop: what completes, fires and is handed over comes in the recorded order, on a loop that passes for uvloop's."""
+"""uvloop: completions, timers and handovers happen in the recorded order, on a loop that stands in for uvloop's."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _program(delays: list[float], seen: list[Any]) -> Callable[[], Coroutine[Any
 
 
 def test_n1_uvloop_names_its_tasks() -> None:
-    """Tasks and calls of threads have the lanes that they have on asyncio's own loop."""
+    """Tasks and thread calls have the same lanes as on asyncio's own loop."""
 
     def here() -> str:
         run = active_run()
@@ -110,7 +110,7 @@ def test_n1_uvloop_names_its_tasks() -> None:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("seed", range(4))
 def test_n2_order_on_uvloop_is_the_recorded_one(way: str, seed: int) -> None:
-    """Answers, timers and threads that end in any order are seen in that order again, without waiting."""
+    """Answers, timers and threads that end in any order do so again, without waiting."""
     places = random.Random(seed).sample(range(3 * BRANCHES), 3 * BRANCHES)
     seen: list[Any] = []
     again: list[Any] = []
@@ -122,14 +122,14 @@ def test_n2_order_on_uvloop_is_the_recorded_one(way: str, seed: int) -> None:
     races = 2 if sys.version_info >= (3, 11) else 1
     assert [answer == "too late" for answer in seen[-2 * races - 1 : -1]] == [False, True] * races
     assert seen[-1] is True
-    assert outcome.result == []  # no body has run
+    assert outcome.result == []  # no body ran
     assert outcome.kinds() == []
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="asyncio.timeout is of Python 3.11")
 @pytest.mark.parametrize("limit", [0.0, 0.0003, 0.002])
 def test_n2_deadlines_shorter_than_uvloops_clock_come_where_they_came(limit: float) -> None:
-    """uvloop counts milliseconds: a deadline below half of one is no timer to it, and has not passed when it is set."""
+    """uvloop counts milliseconds: a deadline below half of one needs no timer, and has not passed when it is set."""
 
     def program(seen: list[Any]) -> Callable[[], Coroutine[Any, Any, None]]:
         @spanreplay.boundary("tool", name="ask")
@@ -167,7 +167,7 @@ def test_n2_deadlines_shorter_than_uvloops_clock_come_where_they_came(limit: flo
 
 
 def test_n2_uvloops_timers_do_not_fire_before_their_time() -> None:
-    """uvloop may call a timer up to half a millisecond early; in a run it is called once, when its time has come."""
+    """uvloop may fire a timer up to half a millisecond early; in a run it fires once, at its time."""
 
     async def main() -> list[float]:
         loop = asyncio.get_running_loop()
@@ -189,7 +189,7 @@ def test_n2_uvloops_timers_do_not_fire_before_their_time() -> None:
 
 
 def test_n2_uvloops_timer_that_was_called_too_early_can_be_cancelled() -> None:
-    """Behind the millisecond in which uvloop calls it, and before its time."""
+    """The timer is cancelled after uvloop's early call, and before its time."""
 
     async def main() -> list[bool]:
         loop = asyncio.get_running_loop()
@@ -215,7 +215,7 @@ def test_n2_uvloops_timer_that_was_called_too_early_can_be_cancelled() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(PROGRAMS // 2))
 def test_n2_random_program_on_uvloop_observes_the_same(seed: int) -> None:
-    """Recorded in real time, with races of half a millisecond: the same answers in the same order, no body run."""
+    """Recorded in real time, with races of half a millisecond: same answers in the same order, no body run."""
     program = [*random_program(random.Random(seed), 1, CORE), ("ask", 0.5)]
     world, again = World(random.Random(seed)), World(random.Random(0))
     recording = recorded(lambda: uvloop.run(build(program, world, REAL_UNIT_S)()), SEAMS)
@@ -227,7 +227,7 @@ def test_n2_random_program_on_uvloop_observes_the_same(seed: int) -> None:
 
 
 def test_n2_loops_are_uvloops_own_where_nothing_is_replayed() -> None:
-    """While a run is recorded, and afterwards, a loop is what uvloop makes."""
+    """While a run is recorded, and afterwards, loops are uvloop's own."""
     with inside(make_run(MemoryProcessor()), SEAMS):
         recorded_on = uvloop.new_event_loop()
     after = uvloop.new_event_loop()

@@ -1,4 +1,4 @@
-"""Threads that wait with a timeout, for the first of several futures, or by sleeping, observe the same in a replay.
+"""Threads that sleep, or wait with a timeout or for the first of several futures, observe the same in a replay.
 
 SPANREPLAY_TEST_PROGRAMS says how many random programs are tried.
 """
@@ -33,7 +33,7 @@ UNIT_S = 0.004
 
 
 class Shop:
-    """What one execution does: a boundary that takes its time, and what the program saw."""
+    """One execution: a boundary that takes time, and the program's observations."""
 
     def __init__(self, rng: random.Random) -> None:
         self.seen: list[Any] = []
@@ -49,11 +49,11 @@ class Shop:
         self.ask: Callable[[str, float], str] = ask
 
     def units(self) -> float:
-        """A delay."""
+        """A random delay."""
         return self._rng.random() * 6
 
     def note(self, what: object) -> None:
-        """What the program can tell."""
+        """Record an observation of the program."""
         self.seen.append(what)
 
 
@@ -66,14 +66,14 @@ def first_completed(shop: Shop, pool: ThreadPoolExecutor) -> None:
 
 
 def wait_some_time(shop: Shop, pool: ThreadPoolExecutor) -> None:
-    """Take what is there after a while."""
+    """Take the results that are ready after a while."""
     futures = [pool.submit(shop.ask, f"some {n}", shop.units()) for n in range(4)]
     done, pending = concurrent.futures.wait(futures, timeout=2 * UNIT_S)
     shop.note([len(pending), sorted(each.result() for each in done)])
 
 
 def impatient(shop: Shop, pool: ThreadPoolExecutor) -> None:
-    """Ask a future again and again, with a limit each time."""
+    """Wait for a future again and again, with a timeout each time."""
     future = pool.submit(shop.ask, "slow", shop.units())
     while True:
         try:
@@ -84,7 +84,7 @@ def impatient(shop: Shop, pool: ThreadPoolExecutor) -> None:
 
 
 def from_queue(shop: Shop, pool: ThreadPoolExecutor) -> None:
-    """Take from a queue with a limit, while a thread fills it."""
+    """Take from a queue with a timeout, while a thread fills it."""
     items: queue.Queue[str] = queue.Queue()
 
     def fill() -> None:
@@ -104,7 +104,7 @@ def from_queue(shop: Shop, pool: ThreadPoolExecutor) -> None:
 
 
 def by_event(shop: Shop, pool: ThreadPoolExecutor) -> None:
-    """Wait for an event, a condition and a thread with limits."""
+    """Wait for an event, a condition and a thread with timeouts."""
     event, condition = threading.Event(), threading.Condition()
 
     def tell() -> None:
@@ -125,7 +125,7 @@ def by_event(shop: Shop, pool: ThreadPoolExecutor) -> None:
 
 
 def by_sleeping(shop: Shop, pool: ThreadPoolExecutor) -> None:
-    """Look whether something is done, sleep, look again; and threads that take turns by sleeping."""
+    """Poll with sleeps until a future is done; then let threads take turns by sleeping."""
     future = pool.submit(shop.ask, "polled", shop.units())
     while not future.done():
         shop.note("working")
@@ -137,7 +137,7 @@ def by_sleeping(shop: Shop, pool: ThreadPoolExecutor) -> None:
     def worker(number: int) -> None:
         for turn in range(3):
             time.sleep(shop.units() * UNIT_S)
-            with turns:  # whose sleep ended first need not be who runs first
+            with turns:  # the first to wake up need not run first
                 shop.note((number, turn))
 
     threads = [threading.Thread(target=worker, args=(number,)) for number in range(3)]
@@ -148,7 +148,7 @@ def by_sleeping(shop: Shop, pool: ThreadPoolExecutor) -> None:
 
 
 def by_timer(shop: Shop, pool: ThreadPoolExecutor) -> None:
-    """A timer that says it takes too long, unless it is cancelled before."""
+    """A timer that reports a slow call, unless it is cancelled before."""
     timer = threading.Timer(2 * UNIT_S, shop.note, ("takes long",))
     timer.start()
     shop.note(shop.ask("timed", shop.units()))
@@ -157,7 +157,7 @@ def by_timer(shop: Shop, pool: ThreadPoolExecutor) -> None:
 
 
 def with_deadline(shop: Shop, pool: ThreadPoolExecutor) -> None:
-    """Take results one by one until time is up, in the order in which they come and in which they were asked for."""
+    """Take results until a deadline, first in the order of completion and then in the order of the calls."""
     futures = [pool.submit(shop.ask, f"due {n}", shop.units()) for n in range(4)]
     try:
         for future in concurrent.futures.as_completed(futures, timeout=3 * UNIT_S):
@@ -174,7 +174,7 @@ def with_deadline(shop: Shop, pool: ThreadPoolExecutor) -> None:
 
 
 def by_cancelling(shop: Shop, pool: ThreadPoolExecutor) -> None:
-    """Take back what has not begun yet, one by one and all that is left."""
+    """Cancel jobs that have not begun, one by one and all at once."""
     for by_shutdown in (False, True):
         with ThreadPoolExecutor(2) as small:
             futures = [small.submit(shop.ask, f"taken back {n}", shop.units()) for n in range(6)]
@@ -200,7 +200,7 @@ KINDS: tuple[Callable[[Shop, ThreadPoolExecutor], None], ...] = (
 
 
 def run_program(shop: Shop, program: list[int]) -> Callable[[], None]:
-    """A program of some kinds of steps."""
+    """A program of these kinds of steps."""
 
     def main() -> None:
         with ThreadPoolExecutor(4) as pool:
@@ -223,7 +223,7 @@ def insist(program: list[int], seed: int) -> None:
 
 @pytest.mark.parametrize("kind", range(len(KINDS)), ids=[kind.__name__ for kind in KINDS])
 def test_n2_each_way_to_wait_observes_the_same(kind: int) -> None:
-    """Each kind of wait alone, under five schedules."""
+    """Each kind of wait is tested alone, under five schedules."""
     for seed in range(5):
         insist([kind], seed)
 
@@ -231,13 +231,13 @@ def test_n2_each_way_to_wait_observes_the_same(kind: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(PROGRAMS // 2))
 def test_n2_program_of_waits_observes_the_same(seed: int) -> None:
-    """Random programs of all kinds, recorded in real time."""
+    """Random programs of all kinds are recorded in real time."""
     rng = random.Random(seed)
     insist([rng.randrange(len(KINDS)) for _ in range(rng.randint(1, 4))], seed)
 
 
 def test_n2_a_look_at_a_thread_tells_what_it_told() -> None:
-    """Whatever is so in that moment: what was not over then is not over now, and what was over is waited for."""
+    """A state that was not over when recorded is not over in the replay; one that was over is waited for."""
 
     def looks(is_late: bool, seen: list[bool]) -> Callable[[], None]:
         def main() -> None:
@@ -275,7 +275,7 @@ def test_n2_a_look_at_a_thread_tells_what_it_told() -> None:
 
 
 def test_n2_timeout_of_the_work_itself_is_not_one_of_the_wait() -> None:
-    """A future that was given a TimeoutError raises it in a replay too, and no wait expires."""
+    """If the work itself raised a TimeoutError, its future raises it in a replay too, and no wait expires."""
 
     def main() -> None:
         with ThreadPoolExecutor(1) as pool:
@@ -294,7 +294,7 @@ def test_n2_timeout_of_the_work_itself_is_not_one_of_the_wait() -> None:
 
 
 def test_n2_wait_that_ended_in_time_lasts_while_results_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A replay on a busy machine may take longer than the run: what came in time then does so now."""
+    """A replay on a busy machine may be slower than the run, but a wait that ended in time still does."""
     monkeypatch.setattr(serving, "_MORE_S", 0.8)
 
     def program(busy_s: float, limit_s: float, seen: list[str]) -> Callable[[], None]:
@@ -338,7 +338,7 @@ def poll():
 
 
 def test_n2_library_that_looks_around_is_not_noted(tmp_path: Path) -> None:
-    """How often a server polls is a matter of time; its waits and timers are its own, and hold nothing up."""
+    """A server's polling depends on time, so its waits and timers are not recorded and block nothing."""
     server = tmp_path / "site-packages" / "someserver.py"
     server.parent.mkdir()
     server.write_text(POLLING)
@@ -363,7 +363,7 @@ def test_n2_library_that_looks_around_is_not_noted(tmp_path: Path) -> None:
 
 
 def test_sleeps_have_a_limit_and_timers_keep_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of too many sleeps the first are kept; what else is timed is kept as it was."""
+    """Of too many sleeps the first are kept; other timed events are kept as usual."""
     monkeypatch.setattr(config, "SLEEPS_MAX", 3)
 
     def nap() -> None:
@@ -387,7 +387,7 @@ def test_sleeps_have_a_limit_and_timers_keep_theirs(monkeypatch: pytest.MonkeyPa
 
 
 def test_waits_are_put_back() -> None:
-    """Every function that is patched is the original again, by identity."""
+    """Every patched function is the original again, by identity."""
     names = [(timed.owner, timed.name) for timed in waits.TIMED] + [(time, "sleep")]
     names += [(concurrent.futures, "wait"), (concurrent.futures, "as_completed")]
     before = [owner.__dict__[name] for owner, name in names]
@@ -399,7 +399,7 @@ def test_waits_are_put_back() -> None:
 
 
 def test_waits_without_a_run_are_left_alone() -> None:
-    """Without a run nothing is noted, and limits are what they were."""
+    """Without a run nothing is recorded, and timeouts are unchanged."""
     patches = Patches()
     waits.install(patches)
     try:

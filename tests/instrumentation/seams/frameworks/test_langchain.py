@@ -1,4 +1,4 @@
-"""LangChain's tools and retrievers: the leaf is the boundary, LangChain around it runs for real."""
+"""LangChain's tools and retrievers: the tool itself is the boundary; LangChain's code around it runs for real."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ both = StructuredTool.from_function(_both, coroutine=_aboth, name="both", descri
 
 
 class Plain(BaseTool):
-    """A tool as a class, without an async body of its own."""
+    """A tool as a class, without its own async body."""
 
     name: str = "plain"
     description: str = "Plain."
@@ -87,7 +87,7 @@ class Chatty(Plain):
 
 
 class Refusing(BaseTool):
-    """A tool that fails, and whose failure LangChain turns into a message."""
+    """A tool that fails; LangChain turns the failure into a message."""
 
     name: str = "refusing"
     description: str = "Refusing."
@@ -107,7 +107,7 @@ class Shelf(retrievers.BaseRetriever):
 
 
 def both_ways(use: Callable[[], Any]) -> tuple[Any, tuple[CallRecord, ...], Replayed]:
-    """What a use gives, what is recorded of it, and its replay, in which no body may run."""
+    """The result of a use, its recorded calls, and its replay, in which no body may run."""
     seen: list[Any] = []
 
     async def main() -> Any:
@@ -140,7 +140,7 @@ USES: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("use", USES)
 def test_s50_each_sort_of_tool_is_one_call_and_replays_without_its_body(use: str) -> None:
-    """However a tool or retriever is made and called: one call is recorded, and its replay gives the same."""
+    """However a tool or retriever is made and called, one call is recorded, and its replay gives the same."""
     seen, calls, replay = both_ways(USES[use])
     assert replay.result == seen
     assert len(calls) == 1
@@ -148,7 +148,7 @@ def test_s50_each_sort_of_tool_is_one_call_and_replays_without_its_body(use: str
 
 
 def test_call_id_and_arguments_are_recorded() -> None:
-    """A tool call of a model is recorded with its id and arguments, and LangChain makes the message."""
+    """A model's tool call is recorded with its id and arguments, and LangChain makes the message."""
     asked = {"name": "get_order", "args": {"row": 7}, "id": "call_abc", "type": "tool_call"}
     seen, (call,), replay = both_ways(lambda: get_order.invoke(asked))
     assert call.call_id == "call_abc"
@@ -157,7 +157,7 @@ def test_call_id_and_arguments_are_recorded() -> None:
 
 
 def test_langchains_error_handling_runs_in_a_replay() -> None:
-    """The record holds the tool's exception; the message made of it is LangChain's own, both times."""
+    """The record has the tool's exception; LangChain makes the message from it, both times."""
     seen, (call,), replay = both_ways(lambda: Refusing().invoke({"row": 3}))
     assert seen == replay.result == "no order 3"
     assert call.outcome == "error"
@@ -165,7 +165,7 @@ def test_langchains_error_handling_runs_in_a_replay() -> None:
 
 
 def test_callbacks_run_in_a_replay() -> None:
-    """LangChain's callbacks see a served tool start and end as they saw the live one."""
+    """LangChain's callbacks see a served tool start and end like a live one."""
     told: list[str] = []
 
     class Handler(BaseCallbackHandler):
@@ -180,7 +180,7 @@ def test_callbacks_run_in_a_replay() -> None:
 
 
 def test_injected_arguments_are_no_part_of_the_call() -> None:
-    """What LangChain injects (a state, a store, a config) is not recorded, and does not have to be serialisable."""
+    """Values that LangChain injects (a state, a store, a config) are not recorded, and need not be serialisable."""
 
     @tool
     def with_state(row: int, state: Annotated[Any, InjectedToolArg]) -> str:
@@ -192,7 +192,7 @@ def test_injected_arguments_are_no_part_of_the_call() -> None:
 
 
 def test_tool_states_its_effect_in_its_metadata() -> None:
-    """metadata={"effect": "read"} is the call's effect; without, a tool may write."""
+    """metadata={"effect": "read"} sets the call's effect; by default a tool may write."""
     reading = StructuredTool.from_function(_both, name="r", description="R.", metadata={"effect": "read"})
     other = StructuredTool.from_function(_both, name="w", description="W.", metadata={"effect": "guess"})
     _, calls, _ = both_ways(lambda: [reading.invoke({"row": 1}), other.invoke({"row": 1})])
@@ -218,7 +218,7 @@ def test_classes_that_come_later_are_covered() -> None:
 
 
 def test_tools_are_themselves_again_afterwards() -> None:
-    """Outside of a run and after uninstall a tool's body is the function that it was."""
+    """Outside a run and after uninstall a tool's body is the original function."""
     before = vars(Plain)["_run"]
     hook = vars(BaseTool).get("__init_subclass__")
     both_ways(USES["class"])
@@ -228,7 +228,7 @@ def test_tools_are_themselves_again_afterwards() -> None:
 
 
 def test_tools_in_parallel_keep_their_own_results() -> None:
-    """Ten equal calls of one tool at once: each has its own result back."""
+    """Ten equal concurrent calls of one tool each get their own result."""
     count = iter(range(100))
 
     @tool

@@ -1,4 +1,4 @@
-"""Whatever crosses a boundary outwards is compared, or named as not compared: every argument of every row."""
+"""Everything that crosses a boundary outwards is compared, or named as not compared: every argument of every row."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from support.changed import load, record_agent, replay_agent
 
 NOT_ARGUMENTS = {"os.supports_dir_fd", "os.supports_fd", "os.supports_follow_symlinks", "os.supports_effective_ids"}
 HEARD = "asyncio.subprocess.SubprocessStreamProtocol."
-"""What a program tells the agent."""
+"""Callbacks with which a program informs the agent."""
 SELF = frozenset({"self", "cls"})
 ALIASES = {
     "asyncio.subprocess.create_subprocess": "asyncio.create_subprocess", "sqlite3.dbapi2.": "sqlite3.",
@@ -41,7 +41,7 @@ ALIASES = {
 
 
 class Spy(Patches):
-    """Notes what is replaced."""
+    """Records the functions that are replaced."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Spy(Patches):
 
 
 def _replaced() -> dict[str, Any]:
-    """Name → function, of all that the seams of functions replace; each as it was."""
+    """Name → original function, for all that the function seams replace."""
     spy = Spy()
     try:
         for seam in SEAMS:
@@ -67,7 +67,7 @@ def _replaced() -> dict[str, Any]:
     for name, real in spy.found.items():
         if name in NOT_ARGUMENTS or name.startswith((HEARD, "pathlib.", "glob.")):
             continue
-        if real is open and not name.endswith(".open"):  # by a name of the module's own
+        if real is open and not name.endswith(".open"):  # patched under a module's own name
             continue
         for alias, first in ALIASES.items():
             if name.startswith(alias):
@@ -77,7 +77,7 @@ def _replaced() -> dict[str, Any]:
 
 
 def _parameters(function: Any) -> frozenset[str] | None:
-    """The names of a function's parameters; None where nobody says them."""
+    """The names of a function's parameters; None if it has no signature."""
     try:
         return frozenset(inspect.signature(function).parameters) - SELF
     except (TypeError, ValueError):
@@ -88,7 +88,7 @@ REPLACED = _replaced()
 
 
 def test_n14_every_seam_says_what_is_compared() -> None:
-    """A new seam is in one of the tables, and in one alone."""
+    """A new seam is in exactly one of the tables."""
     groups = [set(FUNCTION_SEAMS), set(WIRES), set(STATEMENTS), set(LEAVES), set(INSIDE)]
     stated = [name for group in groups for name in group]
     assert sorted(stated) == sorted(set(stated))
@@ -96,7 +96,7 @@ def test_n14_every_seam_says_what_is_compared() -> None:
 
 
 def test_n14_every_argument_of_every_replaced_function_is_stated() -> None:
-    """A new function, or a new argument of one, says whether it is compared, ignored or stays inside."""
+    """A new function, or a new argument of one, states whether it is compared, ignored or stays inside."""
     missing = sorted(name for name in REPLACED if name not in FUNCTIONS)
     assert not missing, missing
     for name, function in REPLACED.items():
@@ -108,7 +108,7 @@ def test_n14_every_argument_of_every_replaced_function_is_stated() -> None:
 
 
 def test_n14_every_function_of_os_is_stated() -> None:
-    """What a newer Python's `os` can do is looked at before anyone relies on a verdict about it."""
+    """A new function in a newer Python's `os` has to be reviewed before anyone relies on a verdict about it."""
     public = {n for n in dir(os) if callable(getattr(os, n)) and not n.startswith("_")}
     public = {n for n in public if not isinstance(getattr(os, n), type)}
     stated = {name.removeprefix("os.") for name in FUNCTIONS if name.startswith("os.")}
@@ -117,7 +117,7 @@ def test_n14_every_function_of_os_is_stated() -> None:
 
 
 def _is_here(function: str, argument: str) -> bool:
-    """Whether this Python has a function, and the argument of it where the row says so."""
+    """Whether this Python has the function and, if the row names it, the argument."""
     real = REPLACED.get(function)
     if real is None:
         return False
@@ -126,7 +126,7 @@ def _is_here(function: str, argument: str) -> bool:
 
 
 def test_n14_every_argument_that_is_compared_has_a_case() -> None:
-    """What a row calls compared is changed by a test."""
+    """Every argument that a row calls compared is changed by a test."""
     changed: dict[str, set[str]] = {}
     for function, case in CASES:
         changed.setdefault(function, set()).update(case.arguments)
@@ -137,7 +137,7 @@ def test_n14_every_argument_that_is_compared_has_a_case() -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Work in a directory of the test's own, with a mask that a case may change."""
+    """Work in the test's own directory, with a umask that a case may change."""
     monkeypatch.chdir(tmp_path)
     mask = os.umask(0o022)
     yield tmp_path
@@ -156,7 +156,7 @@ def _replay(run_id: str, case: Case, folder: Path, changed: str = "") -> dict[st
 @pytest.mark.parametrize("at", range(len(CASES)), ids=[f"{n}-{'-'.join(c.arguments)}"[:60] for n, c in CASES])
 @pytest.mark.sampled(40)
 def test_n14_another_argument_is_another_run(at: int, folder: Path) -> None:
-    """The same call is identical; with any one of its arguments changed the replay has diverged."""
+    """The same call is identical; if any one of its arguments changes, the replay has diverged."""
     function, case = CASES[at]
     arguments = [each for each in case.arguments if _is_here(function, each)]
     if not arguments or sys.version_info < case.since:
@@ -177,7 +177,7 @@ def _public(cls: type) -> set[str]:
 
 
 def test_n14_every_method_of_a_database_driver_is_stated() -> None:
-    """What a newer driver can do is one of ours, or says why nothing of it is lost."""
+    """A new method in a newer driver has to be covered, or to state why nothing of it is lost."""
     from spanreplay.seams.machine.databases import database
 
     ours: dict[str, set[str]] = {

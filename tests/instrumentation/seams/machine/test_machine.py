@@ -1,4 +1,4 @@
-"""Agents that tell the machine's name replay with the name of the machine that they were recorded on."""
+"""Agents that report the machine's name replay with the name of the machine where they were recorded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spanreplay import record, replay
 
 @spanreplay.boundary("tool", name="report", effect="read")
 def report(host: str) -> str:
-    """Tell somebody."""
+    """Report to somebody."""
     return f"reported {host}"
 
 
@@ -28,7 +28,7 @@ def _be(name: str, patch: pytest.MonkeyPatch) -> None:
 
 
 def test_machine_has_the_name_that_was_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a machine of another name the agent sees, and calls with, the recorded one; behind the replay the real one."""
+    """On another machine the agent sees, and sends, the recorded name; after the replay it sees the real one."""
     monkeypatch.chdir(tmp_path)
     _be("here", monkeypatch)
     with record() as recorded:

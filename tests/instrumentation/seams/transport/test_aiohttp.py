@@ -1,4 +1,4 @@
-"""The aiohttp seam against a real server: recorded, the server stopped, replayed in a second process."""
+"""The aiohttp seam with a real server: recorded, the server stopped, replayed in a second process."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ asyncio.run(main())
 
 
 def test_s26_aiohttp_streams_come_back_piece_by_piece(round_trip: RoundTrip) -> None:
-    """Streams replay in the same pieces for every way of reading; what was left early ends where it was left."""
+    """Streams replay in the same pieces for every way of reading; one that was left early ends at the same place."""
     recording = round_trip(STREAMS)
     ends = [c.response.rpartition('"end":"')[2].split('"')[0] for c in recording.calls]
     assert ends == ["complete"] * 6 + ["closed", "error", "closed", "closed"]
@@ -134,7 +134,7 @@ asyncio.run(main())
 
 
 def test_s26_aiohttp_chunks_in_parts_end_where_they_ended(round_trip: RoundTrip) -> None:
-    """What `iter_chunks` says of a chunk's end comes back, also where that came behind the chunk."""
+    """`iter_chunks` reports the same chunk ends, even if an end came after its chunk."""
     recording = round_trip(TORN)
     assert '"chunk_ends"' in recording.calls[0].response
     assert '"chunk_ends"' not in recording.calls[1].response
@@ -160,7 +160,7 @@ asyncio.run(main())
 
 
 def test_aiohttp_timeouts_and_cancellations_happen_again(round_trip: RoundTrip) -> None:
-    """A total timeout is raised again, a cancelled request is cancelled again."""
+    """A total timeout is raised again, and a cancelled request is cancelled again."""
     recording = round_trip(TIMED_OUT)
     assert [c.outcome for c in recording.calls] == ["error", "cancelled"]
 
@@ -185,7 +185,7 @@ asyncio.run(main())
 
 
 def test_aiohttp_model_call_is_an_llm_call(web: WebServer) -> None:
-    """A request that a dialect understands is recorded under its name."""
+    """A request that a dialect understands is recorded under the dialect's name."""
 
     async def agent() -> None:
         body = {"model": "gpt-x", "messages": [{"role": "user", "content": "hi"}]}
@@ -212,7 +212,7 @@ def test_aiohttp_telemetry_and_suppressed_calls_are_no_calls(web: WebServer) -> 
 
 
 def test_aiohttp_user_exception_goes_on_unchanged(web: WebServer) -> None:
-    """What the agent's own body iterator raises reaches the agent as the same object."""
+    """An exception from the agent's own body iterator reaches the agent as the same object."""
     mine = RuntimeError("mine")
 
     async def body() -> AsyncIterator[bytes]:
@@ -229,7 +229,7 @@ def test_aiohttp_user_exception_goes_on_unchanged(web: WebServer) -> None:
 
 
 def test_aiohttp_uninstall_restores_the_originals() -> None:
-    """What was patched is there, and is the same object again afterwards."""
+    """Each target is patched, and is the same object again afterwards."""
     targets = (
         (aiohttp.ClientSession, "_request"),
         (aiohttp.BaseConnector, "connect"),

@@ -1,4 +1,4 @@
-"""The botocore seam against a fake AWS: recorded, the server stopped, replayed in a second process."""
+"""The botocore seam with a fake AWS: recorded, the server stopped, replayed in a second process."""
 
 from __future__ import annotations
 
@@ -76,5 +76,5 @@ def test_s28_changed_boto3_call_stops_the_replay(web: WebServer, workplace: Work
 
 
 def test_botocore_uninstall_restores_the_original() -> None:
-    """What was patched is there, and is the same object again afterwards."""
+    """Each target is patched, and is the same object again afterwards."""
     assert_patches(SEAMS, (botocore.httpsession.URLLib3Session, "send"))

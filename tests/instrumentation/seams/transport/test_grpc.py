@@ -1,4 +1,4 @@
-"""The gRPC seam against a real server: recorded, the server stopped, replayed in a second process."""
+"""The gRPC seam with a real server: recorded, the server stopped, replayed in a second process."""
 
 from __future__ import annotations
 
@@ -115,13 +115,13 @@ def oracle() -> Iterator[GrpcServer]:
 
 @pytest.fixture
 def there(oracle: GrpcServer, workplace: Workplace) -> Workplace:
-    """A directory to record in, its agents knowing the server as $TARGET."""
+    """A directory to record in; its agents get the server as $TARGET."""
     return Workplace(workplace.path, {**workplace.environ, "TARGET": oracle.target})
 
 
 @pytest.fixture
 def trip(oracle: GrpcServer, there: Workplace, assert_identical: Callable[..., None]) -> Callable[[str], Recording]:
-    """Record an agent, stop the server, replay: the output is the same. Gives the recording."""
+    """Record an agent, stop the server, replay, and assert equal output. Returns the recording."""
 
     def run(source: str) -> Recording:
         agent = there.write("agent.py", source)
@@ -142,7 +142,7 @@ def test_s26_grpc_replays_byte_for_byte_without_the_server(trip: Callable[[str],
 
 
 def test_s26_grpc_aio_replays_byte_for_byte_without_the_server(trip: Callable[[str], Recording]) -> None:
-    """All four kinds of asyncio calls, with iterators and with read and write, come back with the server stopped."""
+    """All four kinds of asyncio calls, with iterators and with read and write, replay with the server stopped."""
     assert len(trip(ASYNC).calls) == 12
 
 
@@ -152,7 +152,7 @@ SAYS = (
 
 
 def test_s28_changed_grpc_message_is_named(there: Workplace) -> None:
-    """Another message in a stream is a changed call that names the message, and a request's is one, too."""
+    """Another message, in a stream or as a request, is a changed call that names the message."""
     agent = there.write("agent.py", SAYS)
     there.record(agent, N="1")
     replayed = there.replay(agent, N="2")
@@ -180,14 +180,14 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("way", READS)
 def test_s28_grpc_stream_read_less_or_further_is_named(way: str, there: Workplace) -> None:
-    """A stream that is read less far than recorded is an underrun, one that is read further an overrun."""
+    """Reading less of a stream than recorded is an underrun, reading more an overrun."""
     agent = there.write("agent.py", PREAMBLE + READS[way])
     there.record(agent, TIMES="2")
     assert there.replay(agent, TIMES="2").status == 0
     name = "http:grpc test.Oracle/Many"
     less = there.replay(agent, TIMES="1")
     assert (less.status, less.causes()) == (3, [("stream_underrun", name)])
-    if way == "threads":  # closing an asyncio channel cancels its calls, which is how the recorded one went on
+    if way == "threads":  # closing an asyncio channel cancels its calls, as it did when recorded
         further = there.replay(agent, TIMES="3")
         assert (further.status, further.causes()) == (3, [("stream_overrun", name)])
 
@@ -209,7 +209,7 @@ def test_grpc_telemetry_suppressed_and_own_calls_are_no_calls(oracle: GrpcServer
 
 
 def test_grpc_uninstall_restores_the_originals() -> None:
-    """What was patched is there, and is the same object again afterwards."""
+    """Each target is patched, and is the same object again afterwards."""
     shapes = ("unary_unary", "unary_stream", "stream_unary", "stream_stream", "__init__")
     channels = (grpc._channel.Channel, grpc.aio._channel.Channel)
     assert_patches(SEAMS, *((channel, shape) for channel in channels for shape in shapes))

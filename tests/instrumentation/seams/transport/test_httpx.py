@@ -1,4 +1,4 @@
-"""The httpx seam's contract: what is recorded, what is left alone, and that nothing is delayed or left behind."""
+"""The httpx seam's contract: recorded calls, unrecorded requests, and that nothing is delayed or left behind."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def web(request: pytest.FixtureRequest) -> Flavour:
 
 
 async def get(web: Flavour, url: str, **options: Any) -> Any:
-    """One GET with a client of its own."""
+    """One GET with a new client."""
     async with web.client() as client:
         return await web.send(client, "GET", url, **options)
 
 
 def calls_of(web: Flavour, main: Any) -> tuple[CallRecord, ...]:
-    """The calls that are recorded of a coroutine function, none if none are."""
+    """The recorded calls of a coroutine function, none if there is no recording."""
     try:
         return recorded(main, web.seams).calls
     except RunNotFound:
@@ -91,7 +91,7 @@ def test_request_is_recorded_with_what_it_asked_and_nothing_secret(web: Flavour,
 def test_s26_stream_is_recorded_chunk_by_chunk_as_far_as_it_was_read(
     web: Flavour, server: RouteServer, limit: int, end: str
 ) -> None:
-    """Each chunk has its time; a stream that was left says so."""
+    """Each chunk has its time; a stream that was left early says so."""
 
     async def main() -> None:
         async with web.client() as client, web.stream(client, f"{server.url}/ticks") as response:
@@ -106,7 +106,7 @@ def test_s26_stream_is_recorded_chunk_by_chunk_as_far_as_it_was_read(
 
 
 def test_identical_concurrent_requests_keep_their_own_answers(server: RouteServer) -> None:
-    """Ten equal requests at once: each task has its own answer back."""
+    """Ten equal concurrent requests each get their own answer."""
     web = FLAVOURS["httpx-async"]
 
     async def one() -> str:
@@ -127,7 +127,7 @@ def test_identical_concurrent_requests_keep_their_own_answers(server: RouteServe
 
 
 def test_calls_made_by_a_hook_lie_inside_the_request(web: Flavour, server: RouteServer) -> None:
-    """A request that a hook makes is a child of the one that it belongs to, and is served to the hook in a replay."""
+    """A request that a hook makes is a child of the hook's request, and is served to the hook in a replay."""
 
     def hook(response: Any) -> None:
         if response.request.url.path == "/unique":
@@ -148,7 +148,7 @@ def test_calls_made_by_a_hook_lie_inside_the_request(web: Flavour, server: Route
 
 
 def test_in_process_transports_are_boundaries(web: Flavour) -> None:
-    """A client with a transport of its own (an app, a mock) is recorded, and in a replay not run."""
+    """A client with its own transport (an app, a mock) is recorded, and the transport does not run in a replay."""
     runs: list[str] = []
 
     def answer(request: Any) -> Any:
@@ -169,7 +169,7 @@ def test_in_process_transports_are_boundaries(web: Flavour) -> None:
 
 # ── What a replay refuses ───────────────────────────────────────────────────────────────────────────
 def test_s27_replay_never_asks_the_server(web: Flavour, server: RouteServer) -> None:
-    """With the server still there, a replay asks it nothing: not for what was recorded, nor for one call more."""
+    """With the server still running, a replay sends it nothing, neither recorded calls nor an extra one."""
 
     async def main() -> None:
         await get(web, f"{server.url}/unique")
@@ -188,7 +188,7 @@ def test_s27_replay_never_asks_the_server(web: Flavour, server: RouteServer) -> 
 
 
 def test_s2_live_boundary_reaches_the_server(web: Flavour, server: RouteServer) -> None:
-    """Where the plan says live, the request is made, and compared."""
+    """If the plan says live, the request is made, and compared."""
 
     async def main() -> Any:
         return (await get(web, f"{server.url}/unique")).json()
@@ -201,7 +201,7 @@ def test_s2_live_boundary_reaches_the_server(web: Flavour, server: RouteServer) 
 
 
 def test_reading_on_where_the_recording_stopped_is_an_overrun(web: Flavour, server: RouteServer) -> None:
-    """Chunks behind the one where the recorded agent left are not made up."""
+    """Chunks after the point where the recorded agent stopped are not made up."""
     limit = 1
 
     async def main() -> Any:
@@ -216,7 +216,7 @@ def test_reading_on_where_the_recording_stopped_is_an_overrun(web: Flavour, serv
 
 
 def test_one_redirect_more_than_recorded_is_refused(web: Flavour) -> None:
-    """A replay that follows a redirect which the recorded agent did not follow has no answer for it."""
+    """A replay that follows a redirect that the recorded agent did not follow has no answer for it."""
     follow = False
 
     async def main() -> Any:
@@ -234,7 +234,7 @@ def test_one_redirect_more_than_recorded_is_refused(web: Flavour) -> None:
 def test_s36_body_above_the_limit_is_counted_and_stops_its_replay(
     web: Flavour, server: RouteServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A response that is too large reaches the agent whole; its run is incomplete, and says so when it is replayed."""
+    """A response above the limit reaches the agent whole; its run is incomplete, and its replay says so."""
     monkeypatch.setattr(config, "BODY_BYTES_MAX", 1000)
     sizes: list[int] = []
 
@@ -251,7 +251,7 @@ def test_s36_body_above_the_limit_is_counted_and_stops_its_replay(
 
 # ── What is left alone ──────────────────────────────────────────────────────────────────────────────
 def test_telemetry_passes_when_recording_and_goes_nowhere_in_a_replay(web: Flavour, server: RouteServer) -> None:
-    """Other tools' telemetry is no boundary: sent as it is while recording, swallowed in a replay."""
+    """Other tools' telemetry is not a boundary: sent as usual when recording, swallowed in a replay."""
 
     async def main() -> Any:
         status = (await get(web, f"{server.url}/v1/traces")).status_code
@@ -267,7 +267,7 @@ def test_telemetry_passes_when_recording_and_goes_nowhere_in_a_replay(web: Flavo
 
 
 def test_suppressed_instrumentation_records_nothing(web: Flavour, server: RouteServer) -> None:
-    """Inside OpenTelemetry's suppression, as exporters use it, requests pass unrecorded."""
+    """Requests inside OpenTelemetry's suppression, as exporters use it, are not recorded."""
 
     async def main() -> None:
         with suppress_instrumentation():
@@ -278,7 +278,7 @@ def test_suppressed_instrumentation_records_nothing(web: Flavour, server: RouteS
 
 
 def test_plumbing_records_nothing(web: Flavour, server: RouteServer) -> None:
-    """Requests that carry another boundary's traffic are that boundary's."""
+    """Requests that carry another boundary's traffic belong to that boundary."""
 
     async def main() -> None:
         with plumbing():
@@ -305,7 +305,7 @@ def test_client_that_passes_inside_a_recorded_one_is_not_taken_for_it(web: Flavo
 
 
 def test_agents_own_body_iterator_raises_its_own_exception(web: Flavour, server: RouteServer) -> None:
-    """What the agent's upload raises comes out as the very object."""
+    """The very object that the agent's upload raises is raised to the agent."""
     failure = OSError("the disk is gone")
 
     def pieces() -> Iterator[bytes]:
@@ -363,7 +363,7 @@ def test_clients_log_line_is_there_in_a_replay(
 
 @pytest.mark.parametrize("hx", [httpx, httpx2], ids=["httpx", "httpx2"])
 def test_uninstall_restores_by_identity(hx: Any) -> None:
-    """Every patched attribute is the very object again, whatever was recorded in between."""
+    """Every patched attribute is the very same object again, whatever was recorded in between."""
     targets = [(c, n) for c in (hx.Client, hx.AsyncClient) for n in ("send", "_transport_for_url")]
     before = [vars(owner)[name] for owner, name in targets]
     patches = Patches()
@@ -377,7 +377,7 @@ def test_uninstall_restores_by_identity(hx: Any) -> None:
 
 # ── Time ────────────────────────────────────────────────────────────────────────────────────────────
 def test_first_chunk_is_not_delayed(web: Flavour) -> None:
-    """The agent has the first chunk while the server still holds the second back until told to go on."""
+    """The agent gets the first chunk while the server still holds back the second."""
     go_on = threading.Event()
 
     def ticks() -> Iterator[bytes]:
@@ -398,7 +398,7 @@ def test_first_chunk_is_not_delayed(web: Flavour) -> None:
 
 @pytest.mark.parametrize("how", ["request", "stream"])
 def test_n2_cancelled_request_is_cancelled_by_the_agent_again(how: str, server: RouteServer) -> None:
-    """A request that the agent's own timeout cancelled replays as that timeout, not as a made-up cancellation."""
+    """A request that the agent's own timeout cancelled replays with that timeout, not with an invented cancellation."""
     web = FLAVOURS["httpx-async"]
     server.routes["/stuck"] = lambda h: h.send_chunks(stuck(), is_whole=False)
 
@@ -438,7 +438,7 @@ def test_n2_cancelled_request_is_cancelled_by_the_agent_again(how: str, server: 
 # ── Keys ────────────────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize("content", [b"plain text", bytes(range(256))], ids=["text", "binary"])
 def test_multipart_bodies_have_equal_keys_whatever_their_boundary(web: Flavour, content: bytes) -> None:
-    """The random separator of a multipart body is no part of its key; its parts are."""
+    """The random boundary of a multipart body is not part of its key; its parts are."""
 
     def ask(*contents: bytes) -> Any:
         async def main() -> None:

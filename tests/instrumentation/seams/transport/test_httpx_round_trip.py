@@ -1,4 +1,4 @@
-"""httpx and httpx2, sync and async, against a real server: a replay shows the agent what it saw, server stopped."""
+"""httpx and httpx2, sync and async, with a real server: a replay without the server shows the agent the same."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Scenario = Callable[[Flavour, str], Awaitable[Any]]
 
 
 class Unwanted(Exception):
-    """An exception of the agent's own."""
+    """An exception of the agent."""
 
 
 def _unique(handler: Handler) -> None:
@@ -34,7 +34,7 @@ def _unique(handler: Handler) -> None:
 
 def _cut_characters(handler: Handler) -> None:
     text = f"é€😀 {uuid.uuid4().hex} 😀".encode()
-    # every byte of a character of four bytes in a chunk of its own, too
+    # every byte of a four-byte character in its own chunk, too
     handler.send_chunks([text[:1], text[1:4], text[4:6], text[6:7], text[7:8], text[8:9], text[9:-2], text[-2:]])
 
 
@@ -109,7 +109,7 @@ def server() -> Iterator[RouteServer]:
 
 
 def _looks(response: Any) -> dict[str, Any]:
-    """All that an agent can see of a response that was read."""
+    """Everything that an agent can see of a response that was read."""
     return {
         "status": response.status_code,
         "reason": response.reason_phrase,
@@ -128,7 +128,7 @@ def _looks(response: Any) -> dict[str, Any]:
 
 
 async def plain(web: Flavour, url: str) -> Any:
-    """Bodies of every sort, there and back."""
+    """Bodies of every kind, in both directions."""
     async with web.client() as client:
         return [
             _looks(await web.send(client, "GET", f"{url}/unique", params={"q": "a b"})),
@@ -144,7 +144,7 @@ async def plain(web: Flavour, url: str) -> Any:
 
 
 async def uploads(web: Flavour, url: str) -> Any:
-    """Bodies that are given piece by piece, and files."""
+    """Bodies that are sent piece by piece, and files."""
 
     async def apieces() -> Any:
         for piece in (b"one ", b"two"):
@@ -161,7 +161,7 @@ async def uploads(web: Flavour, url: str) -> Any:
 
 
 async def compressed(web: Flavour, url: str) -> Any:
-    """Compressed bodies, whole and in chunks: decoded alike, headers kept."""
+    """Compressed bodies, whole and in chunks: decoded the same, headers kept."""
     async with web.client() as client:
         found: list[Any] = [_looks(await web.send(client, "GET", f"{url}/gzip"))]
         found.append(_looks(await web.send(client, "GET", f"{url}/gzip-chunks")))
@@ -171,7 +171,7 @@ async def compressed(web: Flavour, url: str) -> Any:
 
 
 async def broken_compression(web: Flavour, url: str) -> Any:
-    """A body that is not what its header says."""
+    """A body that does not match its header."""
     async with web.client() as client:
         found = [await _error(web, client, f"{url}/gzip-broken")]
         async with web.stream(client, f"{url}/gzip-broken") as response:
@@ -183,7 +183,7 @@ async def broken_compression(web: Flavour, url: str) -> Any:
 
 
 async def chunks(web: Flavour, url: str) -> Any:
-    """Chunks as they come, also where they cut a character, as bytes, text and lines."""
+    """Chunks as they arrive, even if they split a character, as bytes, text and lines."""
     found = []
     async with web.client() as client:
         for path, how in itertools.product(("cut", "torn", "ticks", "binary"), ("bytes", "raw", "text", "lines")):
@@ -193,7 +193,7 @@ async def chunks(web: Flavour, url: str) -> Any:
 
 
 async def early_close(web: Flavour, url: str) -> Any:
-    """Streams that are left after two chunks, one of them in the middle of a character."""
+    """Streams that are left after two chunks, one of them inside a character."""
     found = []
     async with web.client() as client:
         for path in ("ticks", "cut"):
@@ -205,7 +205,7 @@ async def early_close(web: Flavour, url: str) -> Any:
 
 
 async def abandoned(web: Flavour, url: str) -> Any:
-    """A stream of which one chunk is read, and which nobody ever closes."""
+    """A stream from which one chunk is read, and which nobody closes."""
     async with web.client() as client:
         response = await web.open_stream(client, f"{url}/ticks")
         kept.append(web.iterate(response))
@@ -216,7 +216,7 @@ kept: list[Any] = []
 
 
 async def redirects(web: Flavour, url: str) -> Any:
-    """Redirects that are followed, not followed, endless, and that lead nowhere."""
+    """Redirects that are followed, not followed, endless, and broken."""
     async with web.client(follow_redirects=True, max_redirects=3) as client:
         found = [_looks(await web.send(client, "GET", f"{url}/moved")), sorted(client.cookies)]
         found += [await _error(web, client, f"{url}/{path}") for path in ("round", "moved-away")]
@@ -226,7 +226,7 @@ async def redirects(web: Flavour, url: str) -> Any:
 
 
 async def cookies(web: Flavour, url: str) -> Any:
-    """Cookies that a response sets are in the client's jar and in later requests."""
+    """Cookies from a response are in the client's jar and in later requests."""
     async with web.client() as client:
         await web.send(client, "GET", f"{url}/cookie")
         return [sorted(client.cookies), (await web.send(client, "GET", f"{url}/unique")).json()["jar"]]
@@ -239,7 +239,7 @@ async def authentication(web: Flavour, url: str) -> Any:
 
 
 async def hooks(web: Flavour, url: str) -> Any:
-    """Event hooks run for every request and response, and may raise what they like."""
+    """Event hooks run for every request and response, and may raise anything."""
     seen: list[Any] = []
 
     def refuse(response: Any) -> None:
@@ -261,12 +261,12 @@ async def hooks(web: Flavour, url: str) -> Any:
 
 
 def refuse_request(request: Any) -> None:
-    """A hook that lets nothing through."""
+    """A hook that refuses every request."""
     raise Unwanted(request.method)
 
 
 async def failures(web: Flavour, url: str) -> Any:
-    """Nobody there, nobody answers, hung up, broken off: the library's own exceptions, with their requests."""
+    """Connection refused, timed out, closed, broken off: the library's own exceptions, with their requests."""
     async with web.client(timeout=web.hx.Timeout(30, read=TIMEOUT_S)) as impatient:
         found = [await _error(web, impatient, f"{url}/{path}") for path in ("wait", "wait-in-body")]
     async with web.client(timeout=30) as client:
@@ -325,7 +325,7 @@ def _round_trip(web: Flavour, scenario: Scenario, server: RouteServer) -> tuple[
 @pytest.mark.parametrize("flavour", FLAVOURS)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: s.__name__)
 def test_s26_agent_sees_the_same_with_the_server_stopped(scenario: Scenario, flavour: str, server: RouteServer) -> None:
-    """Everything an agent can see of its requests is the same in a replay that opens no socket."""
+    """Everything that an agent can see of its requests is the same in a replay, which opens no socket."""
     seen, recording, replay = _round_trip(FLAVOURS[flavour], scenario, server)
     kept.clear()
     assert replay.error is None

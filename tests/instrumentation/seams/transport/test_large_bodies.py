@@ -1,4 +1,4 @@
-"""Bodies above the limit: the agent gets and sends all of them, memory is bounded, the run says what it lacks."""
+"""Bodies above the limit: the agent sends and receives them whole, memory is bounded, the run states the loss."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _holes(recording: Recording) -> tuple[str, ...]:
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.sampled(3)
 def test_a8_64_mib_reach_both_sides_within_64_mib_and_truncation_is_said(place: Workplace, library: str) -> None:
-    """64 MiB come and go whole through each library; streams hold 64 MiB at most; the run says what it lacks."""
+    """64 MiB pass whole in both directions; streams use 64 MiB of memory at most; the run states the truncation."""
     ways = ["download_stream", "upload_stream", "download_whole", "upload_whole"]
     with Transfers(SIZE) as url:
         recorded = place.record("agent.py", LIBRARY=library, SERVER=url, SIZE=str(SIZE), WAYS=" ".join(ways))
@@ -85,7 +85,7 @@ def test_a8_64_mib_reach_both_sides_within_64_mib_and_truncation_is_said(place: 
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.sampled(3)
 def test_a8_a_large_upload_is_compared_to_its_last_byte(place: Workplace, library: str) -> None:
-    """Uploads above the limit replay identical, whole and streamed; one letter more at their end is a divergence."""
+    """Uploads above the limit replay identical, whole and streamed; one more letter at their end is a divergence."""
     size = config.BODY_BYTES_MAX + 70_000
     with Transfers(size) as url:
         environ: dict[str, Any] = {
@@ -104,7 +104,7 @@ def test_a8_a_large_upload_is_compared_to_its_last_byte(place: Workplace, librar
 
 
 def test_c5_15_mib_of_bytes_are_recorded_whole(place: Workplace, web: WebServer) -> None:
-    """Bytes below the limit come back in a replay although their base64 is above it."""
+    """Bytes below the limit come back in a replay even if their base64 exceeds it."""
     place.write(
         "binary.py",
         "import hashlib, os, requests\n"
@@ -120,7 +120,7 @@ def test_c5_15_mib_of_bytes_are_recorded_whole(place: Workplace, web: WebServer)
 
 
 def test_a8_a_small_body_that_unpacks_to_a_large_one_is_cut(place: Workplace) -> None:
-    """gzip of 48 MiB reaches the agent whole; the recorder stops to unpack it at the limit, and says so."""
+    """gzip of 48 MiB reaches the agent whole; the recorder stops unpacking at the limit, and says so."""
     place.write(
         "packed.py",
         "import httpx, os\nwith httpx.stream('GET', os.environ['SERVER'] + '/bytes') as r:\n"
@@ -137,7 +137,7 @@ def test_a8_a_small_body_that_unpacks_to_a_large_one_is_cut(place: Workplace) ->
 
 @pytest.mark.parametrize("body", ["bytearray(b'ab' * 9)", "array.array('B', b'ab' * 9)", "memoryview(b'ab' * 9)"])
 def test_a8_a_body_that_holds_its_bytes_is_sent_as_it_is(place: Workplace, body: str) -> None:
-    """A bytearray, an array and a view arrive as they are, and are what the call says was sent."""
+    """A bytearray, an array and a view are sent unchanged, and recorded as sent."""
     place.write(
         "buffer.py",
         "import array, os, urllib3\n"
@@ -152,7 +152,7 @@ def test_a8_a_body_that_holds_its_bytes_is_sent_as_it_is(place: Workplace, body:
 
 
 def test_a8_an_upload_that_breaks_off_is_a_hole(place: Workplace, tmp_path: Path) -> None:
-    """A generator that raises after the limit: the agent gets its own exception, and the run names the hole."""
+    """If a generator raises above the limit, the agent gets its own exception, and the run names the hole."""
     place.write(
         "broken.py",
         "import os, requests\n"
@@ -173,7 +173,7 @@ def test_a8_an_upload_that_breaks_off_is_a_hole(place: Workplace, tmp_path: Path
 
 
 def test_a8_what_is_cut_is_not_redacted_first(place: Workplace) -> None:
-    """A result above the limit is cut before anything in it is looked at: no redaction of it is counted."""
+    """A result above the limit is cut before it is scanned, so no redaction in it is counted."""
     place.write(
         "tool.py",
         "import spanreplay\n"
@@ -191,7 +191,7 @@ def test_a8_what_is_cut_is_not_redacted_first(place: Workplace) -> None:
 
 @pytest.mark.parametrize("library", ["requests", "botocore", "httpx", "openai"])
 def test_i1_a_request_through_several_libraries_is_one_call(place: Workplace, web: WebServer, library: str) -> None:
-    """What a library sends through urllib3, httpx or http.client below it is one call, its own."""
+    """A request that a library sends through urllib3, httpx or http.client is one call, the library's."""
     sources = {
         "requests": "import requests\nprint(requests.get(URL + '/json').status_code)\n",
         "httpx": "import httpx\nprint(httpx.get(URL + '/json').status_code)\n",

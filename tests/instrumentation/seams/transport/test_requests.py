@@ -1,4 +1,4 @@
-"""The requests seam against a real server: recorded, the server stopped, replayed in a second process."""
+"""The requests seam with a real server: recorded, the server stopped, replayed in a second process."""
 
 from __future__ import annotations
 
@@ -88,16 +88,16 @@ print(next(r.iter_content(4)))
 
 
 def test_s26_requests_streams_come_back_piece_by_piece(round_trip: RoundTrip) -> None:
-    """Streams replay in the same pieces for every way of reading; what was left early ends where it was left."""
+    """Streams replay in the same pieces for every way of reading; one that was left early ends at the same place."""
     recording = round_trip(STREAMS)
     ends = [c.response.rpartition('"end":"')[2].split('"')[0] for c in recording.calls]
     assert ends == ["complete"] * 7 + ["closed", "error", "closed"]
     by_single_bytes = recording.calls[1]
-    assert by_single_bytes.response.count("data: ") == 5  # one chunk each, not one a byte
+    assert by_single_bytes.response.count("data: ") == 5  # one chunk each, not one per byte
 
 
 def test_requests_further_than_recorded_is_an_overrun(web: WebServer, workplace: Workplace) -> None:
-    """Reading a stream further than it was read is a divergence, nothing is made up."""
+    """Reading further in a stream than recorded is a divergence; nothing is made up."""
     source = (
         "import os, requests\n"
         "r = requests.get(os.environ['URL'] + '/pieces', stream=True)\n"
@@ -131,7 +131,7 @@ print(requests.post(os.environ["URL"] + "/json", json={"n": os.environ["N"]}).st
 
 
 def test_requests_model_call_is_an_llm_call(web: WebServer) -> None:
-    """A request that a dialect understands is recorded under its name."""
+    """A request that a dialect understands is recorded under the dialect's name."""
     body = {"model": "gpt-x", "messages": [{"role": "user", "content": "hi"}]}
     recording = recorded(lambda: requests.post(web.url + "/v1/chat/completions", json=body, timeout=5), SEAMS)
     assert [c.boundary for c in recording.calls] == ["llm:openai.chat.completions"]
@@ -151,7 +151,7 @@ def test_requests_telemetry_and_suppressed_calls_are_no_calls(web: WebServer) ->
 
 
 def test_requests_user_exception_goes_on_unchanged(web: WebServer) -> None:
-    """What the agent's own body iterator or hook raises reaches the agent as the same object."""
+    """An exception from the agent's own body iterator or hook reaches the agent as the same object."""
     mine = RuntimeError("mine")
 
     def body() -> Iterator[bytes]:
@@ -167,5 +167,5 @@ def test_requests_user_exception_goes_on_unchanged(web: WebServer) -> None:
 
 
 def test_requests_uninstall_restores_the_originals() -> None:
-    """What was patched is there, and is the same object again afterwards."""
+    """Each target is patched, and is the same object again afterwards."""
     assert_patches(SEAMS, (requests.Session, "send"), (requests.Session, "get_adapter"))

@@ -1,4 +1,4 @@
-"""Streams at once, whose bodies end in a read of their own, end in the recorded order, over every kind of HTTP client.
+"""Concurrent streams, whose end is a separate read, end in the recorded order with every kind of HTTP client.
 
 SPANREPLAY_TEST_STREAMS says how many random programs are tried with each: a few of the 500 of `make matrix`.
 """
@@ -28,7 +28,7 @@ def server() -> Iterator[RouteServer]:
 @pytest.mark.parametrize("seed", range(PROGRAMS))
 @pytest.mark.parametrize("name", CLIENTS)
 def test_p11_streams_end_in_the_recorded_order(name: str, seed: int, server: RouteServer) -> None:
-    """Whose stream gave which piece, and ended, in which order: the same in a replay."""
+    """A replay has the same order of pieces and ends across all streams."""
     client, program, again = CLIENTS[name], draw_program(seed), draw_program(seed)
     recording = recorded(client.run(program, server.url), client.seams)
     outcome = replayed(client.run(again, server.url), recording, seams=client.seams)

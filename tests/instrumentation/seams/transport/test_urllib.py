@@ -1,4 +1,4 @@
-"""The urllib seam against a real server: recorded, the server stopped, replayed in a second process."""
+"""The urllib seam with a real server: recorded, the server stopped, replayed in a second process."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ print(urllib.request.urlopen(os.environ["URL"] + "/json", data=os.environ["N"].e
 
 
 def test_urllib_telemetry_suppressed_and_bare_http_client_are_no_calls(web: WebServer) -> None:
-    """Telemetry, calls under OTel's suppression and `http.client`, with which spanreplay delivers, are not recorded."""
+    """Telemetry, calls under OTel's suppression and `http.client`, which ships our spans, are not recorded."""
     from opentelemetry.instrumentation.utils import suppress_instrumentation
 
     def agent() -> None:
@@ -94,5 +94,5 @@ def test_urllib_telemetry_suppressed_and_bare_http_client_are_no_calls(web: WebS
 
 
 def test_urllib_uninstall_restores_the_originals() -> None:
-    """What was patched is there, and is the same object again afterwards."""
+    """Each target is patched, and is the same object again afterwards."""
     assert_patches(SEAMS, (urllib.request.OpenerDirector, "open"), (urllib.request.AbstractHTTPHandler, "do_open"))

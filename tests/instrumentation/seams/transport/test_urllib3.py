@@ -1,4 +1,4 @@
-"""The urllib3 seam against a real server: recorded, the server stopped, replayed in a second process."""
+"""The urllib3 seam with a real server: recorded, the server stopped, replayed in a second process."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ with get("/json") as r:
 
 
 def test_s26_urllib3_streams_come_back_piece_by_piece(round_trip: RoundTrip) -> None:
-    """Streams replay in the same pieces for every way of reading; what was left early ends where it was left."""
+    """Streams replay in the same pieces for every way of reading; one that was left early ends at the same place."""
     recording = round_trip(STREAMS)
     ends = [c.response.rpartition('"end":"')[2].split('"')[0] for c in recording.calls]
     assert ends == ["complete"] * 10 + ["closed", "error", "complete"]
@@ -103,7 +103,7 @@ print(urllib3.PoolManager().request("POST", os.environ["URL"] + "/json", body=os
 
 
 def test_urllib3_below_requests_is_one_call(web: WebServer) -> None:
-    """What requests sends through urllib3 is recorded once, as the call of requests."""
+    """A request that requests sends through urllib3 is recorded once, as the call of requests."""
     both = (*SEAMS, (_requests.install, requests))
     assert len(recorded(lambda: requests.get(web.url + "/json", timeout=5), both).calls) == 1
 
@@ -123,5 +123,5 @@ def test_urllib3_telemetry_and_suppressed_calls_are_no_calls(web: WebServer) -> 
 
 
 def test_urllib3_uninstall_restores_the_original() -> None:
-    """What was patched is there, and is the same object again afterwards."""
+    """Each target is patched, and is the same object again afterwards."""
     assert_patches(SEAMS, (urllib3.HTTPConnectionPool, "urlopen"))

@@ -1,4 +1,4 @@
-"""The websockets seam against a real server: recorded, the server stopped, replayed in a second process."""
+"""The websockets seam with a real server: recorded, the server stopped, replayed in a second process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SEAMS = ((_websockets.install, websockets.asyncio.client), (_websockets.install,
 
 
 def _answer(connection: Any) -> None:
-    """Echo with a number that is never given twice; `silence` is not answered, `bye` ends it."""
+    """Echo with a number that is never used twice; `silence` is not answered, `bye` closes the connection."""
     for message in connection:
         if message == "bye":
             connection.close(4001, "as you wish")
@@ -44,7 +44,7 @@ class _Server:
         self.url = f"ws://127.0.0.1:{self._server.socket.getsockname()[1]}"
 
     def stop(self) -> None:
-        """Close the port; harmless when done already."""
+        """Close the port; may be called twice."""
         self._server.shutdown()
         self._thread.join()
 
@@ -59,7 +59,7 @@ def server() -> Iterator[_Server]:
 
 @pytest.fixture
 def there(server: _Server, workplace: Workplace) -> Workplace:
-    """A directory to record in, its agents knowing the server as $WS."""
+    """A directory to record in; its agents get the server as $WS."""
     return Workplace(workplace.path, {**workplace.environ, "WS": server.url})
 
 
@@ -131,7 +131,7 @@ except OSError as exc:
 def test_s26_websockets_replay_byte_for_byte_without_the_server(
     source: str, server: _Server, there: Workplace, assert_identical: Callable[..., None]
 ) -> None:
-    """Messages, timeouts, closing and refused connections come back in order with the server stopped."""
+    """Messages, timeouts, closing and refused connections replay in order with the server stopped."""
     agent = there.write("agent.py", source)
     before = there.record(agent)
     server.stop()
@@ -171,7 +171,7 @@ ws.close()
 
 
 def test_s28_websocket_used_less_or_further_is_named(there: Workplace) -> None:
-    """Messages that are not read, or not said any more, are an underrun; more than were recorded an overrun."""
+    """Messages that are not read or sent any more are an underrun; more than recorded are an overrun."""
     agent = there.write("agent.py", PARTS)
     there.record(agent, SENT="2", READ="3")
     assert there.replay(agent, SENT="2", READ="3").status == 0
@@ -214,7 +214,7 @@ def _files_with(path: Path, secret: str) -> list[str]:
 
 
 def test_r1_secret_in_a_websocket_is_in_no_file(there: Workplace) -> None:
-    """Text is redacted, also where the agent takes it as bytes; its replay is whole."""
+    """Text is redacted even if the agent takes it as bytes; its replay is complete."""
     agent = there.write("agent.py", SAYS_SECRET)
     recorded = there.record(agent, CANARY=CANARY)
     assert recorded.stdout
@@ -224,7 +224,7 @@ def test_r1_secret_in_a_websocket_is_in_no_file(there: Workplace) -> None:
 
 
 def test_r1_secret_in_binary_messages_makes_a_hole(there: Workplace) -> None:
-    """What came with a secret in bytes of an unknown format is not stored, and the run says why it is incomplete."""
+    """A received secret in bytes of an unknown format is not stored, and the run says why it is incomplete."""
     agent = there.write("agent.py", SAYS_SECRET)
     there.record(agent, CANARY=CANARY, BINARY="1")
     assert _files_with(there.path, CANARY) == []
@@ -248,7 +248,7 @@ def test_websocket_suppressed_is_no_call(server: _Server) -> None:
 
 
 def test_websockets_uninstall_restores_the_originals() -> None:
-    """What was patched is there, and is the same object again afterwards."""
+    """Each target is patched, and is the same object again afterwards."""
     connector = websockets.asyncio.client.connect
     name = "connect" if "connect" in vars(connector) else "__await_impl__"
     assert_patches(SEAMS, (connector, name), (websockets.sync.client, "connect"))

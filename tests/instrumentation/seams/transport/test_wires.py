@@ -1,4 +1,4 @@
-"""Every part of a request is compared with every transport, or named in the verdict as not compared."""
+"""Every part of a request is compared for every transport, or named in the verdict as not compared."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from support.wire_cases import (
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Work in a directory of the test's own."""
+    """Work in the test's own directory."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -46,24 +46,24 @@ def _check(source: str, values: dict[str, Any], others: dict[str, Any], folder: 
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_n14_every_part_of_an_http_request_is_compared(client: str, folder: Path) -> None:
-    """Method, address, query, headers however long or many, and body; of credentials and trace the verdict says so."""
+    """Method, address, query, any headers, and body are compared; credentials and trace are named as not compared."""
     pytest.importorskip(client)
     _check(http_agent(client), HTTP, CREDENTIALS, folder)
 
 
 @pytest.mark.parametrize("kind", ["unary_unary", "unary_stream", "stream_unary", "stream_stream"])
 def test_n14_every_part_of_a_grpc_call_is_compared(kind: str, folder: Path) -> None:
-    """Method, metadata and message."""
+    """Method, metadata and message are compared."""
     pytest.importorskip("grpc")
     _check(grpc_agent(kind), GRPC, {}, folder)
 
 
 def test_n14_the_handshake_of_a_websocket_is_compared(folder: Path) -> None:
-    """Its address and its headers; what is sent then is a part of the conversation (test_websockets.py)."""
+    """Address and headers are compared; test_websockets.py tests the messages that follow."""
     pytest.importorskip("websockets")
     _check(WEBSOCKETS, SOCKETS, {}, folder)
 
 
 def test_n14_every_transport_is_asked() -> None:
-    """A new row of a transport has a case here."""
+    """A new transport row needs a case here."""
     assert {*CLIENTS, "grpc", "websockets"} == set(WIRES)

@@ -1,4 +1,4 @@
-"""The fixtures mock_…: tests written for pytest-mockllm run on them, with nothing but the plug-in exchanged."""
+"""The fixtures mock_…: tests written for pytest-mockllm run on them when only the plug-in is exchanged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _run(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
 
 
 def test_s10_readme_of_pytest_mockllm_runs_unchanged(pytester: pytest.Pytester) -> None:
-    """Every snippet of its README that uses a mock passes on our fixtures, byte for byte as it stands there."""
+    """Every snippet of its README that uses a mock passes on our fixtures, byte for byte as written there."""
     text = str(metadata("pytest-mockllm").json["description"])
     snippets = [code for code in _FENCE.findall(text) if "(mock_" in code]
     tests = sum(len(re.findall(r"^(?:async )?def test_", code, re.MULTILINE)) for code in snippets)

@@ -1,4 +1,4 @@
-"""Mocked models: real SDKs build their objects from answers that a test sets, without key, server or recording."""
+"""Mocked models: real SDKs build their objects from a test's answers, without key, server or recording."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _chat(client: openai.OpenAI, **more: Any) -> Any:
 
 
 def test_s10_clients_made_before_the_block_are_answered() -> None:
-    """An answer comes back as the SDK's own object, and what was sent can be asked for."""
+    """An answer comes back as the SDK's own object, and sent requests can be inspected."""
     with openai.OpenAI(api_key="none") as client:
         with MockLLM() as llm:
             llm.add_response("On its way.", token_usage=TokenUsage(7, 3))
@@ -43,7 +43,7 @@ def test_s10_clients_made_before_the_block_are_answered() -> None:
 
 @pytest.mark.parametrize("pieces", [(), ("On ", "its", " way.")])
 def test_s10_streams_of_every_provider(pieces: tuple[str, ...]) -> None:
-    """A streamed answer comes in the parts that were set, else word by word, as each SDK's own events."""
+    """A streamed answer comes in the configured parts, or word by word, as each SDK's own events."""
     wanted = list(pieces) or ["On ", "its ", "way."]
     with MockLLM() as llm:
         for _ in range(4):
@@ -63,7 +63,7 @@ def test_s10_streams_of_every_provider(pieces: tuple[str, ...]) -> None:
 
 
 def test_s10_tool_calls_of_every_provider() -> None:
-    """One configuration makes OpenAI's tool calls, Anthropic's tool use, Google's function calls; streamed in parts."""
+    """One configuration gives OpenAI tool calls, Anthropic tool use and Google function calls; streamed in parts."""
     with MockLLM() as llm:
         for _ in range(6):
             llm.add_response("Wait.", tool_calls=[WEATHER], tool_call_chunks=['{"city":', ' "Paris"}'])
@@ -89,7 +89,7 @@ def test_s10_tool_calls_of_every_provider() -> None:
 
 
 def test_s10_structured_outputs_and_embeddings() -> None:
-    """`.parse` gives the model's class, and equal texts have equal vectors, packed or not."""
+    """`.parse` returns the model's class, and equal texts have equal vectors, packed or not."""
 
     class Contact(BaseModel):
         name: str
@@ -118,7 +118,7 @@ def test_s10_structured_outputs_and_embeddings() -> None:
     ],
 )
 def test_s10_errors_are_the_sdks_own(kind: str, of_openai: type[Exception], of_anthropic: type[Exception]) -> None:
-    """Each error reaches the application at once, as the class that the SDK raises for it."""
+    """Each error reaches the application at once, as the class that the SDK raises."""
     with MockLLM() as llm, openai.OpenAI() as client, anthropic.Anthropic() as claude:
         llm.simulate_error(kind, message="not now")
         with pytest.raises(of_openai, match="not now"):
@@ -133,7 +133,7 @@ def test_s10_errors_are_the_sdks_own(kind: str, of_openai: type[Exception], of_a
 
 
 def test_s10_timeouts_and_counted_errors() -> None:
-    """A timeout is the SDK's; an error may begin after some answers and end after some times."""
+    """A timeout is the SDK's; an error may begin after some answers and end after some repetitions."""
     with MockLLM() as llm, openai.OpenAI(max_retries=0) as client:
         llm.set_default_response("fine").simulate_error("timeout", after_calls=1, times=2)
         outcomes = []
@@ -148,7 +148,7 @@ def test_s10_timeouts_and_counted_errors() -> None:
 
 
 def test_s10_strict_mode_names_the_call() -> None:
-    """Strict: a call without an answer fails through the SDK's retries; else a placeholder says what to do."""
+    """In strict mode a call without an answer fails through the SDK's retries; else a placeholder says what to do."""
     with MockLLM() as llm, openai.OpenAI() as client:
         assert "add_response" in (_chat(client).choices[0].message.content or "")
         llm.set_strict_mode()
@@ -157,7 +157,7 @@ def test_s10_strict_mode_names_the_call() -> None:
 
 
 def test_s10_forty_parallel_calls_get_an_answer_each() -> None:
-    """Concurrent identical calls share no answer."""
+    """Concurrent identical calls each get their own answer."""
 
     async def ask_all() -> list[str]:
         async with openai.AsyncOpenAI() as client:
@@ -201,7 +201,7 @@ def test_s10_nothing_else_gets_out() -> None:
 
 
 def test_s10_block_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Afterwards every patched attribute is the object that it was, and the keys are gone from the environment."""
+    """Afterwards every patched attribute is the original object, and the keys are gone from the environment."""
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     before = (httpx.Client.__dict__["send"], httpx.AsyncClient.__dict__["send"])
     with MockLLM():
@@ -215,7 +215,7 @@ def test_s10_block_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_s10_bad_configuration_is_refused() -> None:
-    """What cannot be meant is said where it is written."""
+    """An invalid configuration is refused where it is written."""
     with pytest.raises(ConfigError, match="no mock of provider 'clippy'"):
         MockLLM("clippy")
     with pytest.raises(ConfigError, match="no such error 'sad'"):

@@ -16,7 +16,7 @@ STEPS = st.lists(
 
 
 def make_run(steps: list[tuple[str, int, str]], number: int = 0) -> tuple[CallRecord, ...]:
-    """A run of calls: name, what is asked, lane."""
+    """A run of calls, each given by name, question and lane."""
     run_id = make_run_id(number)
     calls = tuple(
         make_call(
@@ -28,7 +28,7 @@ def make_run(steps: list[tuple[str, int, str]], number: int = 0) -> tuple[CallRe
 
 
 def told(pair: Pair) -> tuple[int, int]:
-    """The numbers of a pair; 0 where a run has no call."""
+    """The two numbers of a pair; 0 if a run has no such call."""
     return pair.a.number if pair.a else 0, pair.b.number if pair.b else 0
 
 
@@ -36,7 +36,7 @@ def told(pair: Pair) -> tuple[int, int]:
 def test_w1_every_call_of_both_runs_is_in_one_pair(
     first: list[tuple[str, int, str]], second: list[tuple[str, int, str]]
 ) -> None:
-    """Those of one pair have one boundary, those of A are in A's order, and a run is its own."""
+    """Paired calls have one boundary, those of A keep A's order, and a run aligns with itself."""
     a, b = make_run(first), make_run(second, 1)
     pairs = align(a, b)
     assert [pair.a for pair in pairs if pair.a is not None] == list(a)
@@ -52,7 +52,7 @@ NEW_STEPS = st.lists(st.tuples(st.just("d"), st.integers(0, 3), st.sampled_from(
 def test_w1_equal_calls_around_a_difference_are_pairs(
     before: list[tuple[str, int, str]], between: list[tuple[str, int, str]], after: list[tuple[str, int, str]]
 ) -> None:
-    """What only B has is only there: as many pairs with the same request as A has calls."""
+    """Calls inserted into B stay unpaired, and every call of A is paired with an equal request."""
     a, b = make_run(before + after), make_run(before + between + after, 1)
     pairs = align(a, b)
     assert sum(pair.a is not None and pair.b is not None and pair.a.key == pair.b.key for pair in pairs) == len(a)
@@ -61,14 +61,14 @@ def test_w1_equal_calls_around_a_difference_are_pairs(
 
 @pytest.mark.parametrize("more", [0, 2])
 def test_w1_a_call_more_that_equals_others_is_the_one_that_is_more(more: int) -> None:
-    """At the beginning or at the end of a loop of equal requests."""
+    """Of equal requests, one extra at the beginning or at the end of a loop is the unpaired one."""
     steps = [("a", 1, "main"), ("a", 2, "main")]
     a, b = make_run(steps), make_run([*steps[:more], ("a", 2, "main"), *steps[more:]], 1)
     assert [told(pair) for pair in align(a, b) if pair.a is not None] == [(1, 2 - more // 2), (2, 3 - more // 2)]
 
 
 def test_w1_a_task_of_another_name_is_compared_with_the_one_it_replaces() -> None:
-    """Its calls are moved where they ask the same, and changed where they don't."""
+    """A renamed task's calls are moved if they ask the same, and changed if they don't."""
     a = make_run([("a", 1, "main/t:old"), ("b", 1, "main/t:old"), ("c", 1, "main")])
     b = make_run([("a", 1, "main/t:new"), ("b", 2, "main/t:new"), ("c", 1, "main")], 1)
     pairs = align(a, b)

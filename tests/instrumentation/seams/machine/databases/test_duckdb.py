@@ -1,4 +1,4 @@
-"""What the agent tells DuckDB is compared, although a replay runs it: the bytes of its file are others each time."""
+"""The agent's statements to DuckDB are compared, although a replay runs them: the file's bytes always differ."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ CHANGES = {
 
 
 def test_n14_what_duckdb_is_told_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same agent is identical, and leaves the file as it was; each change of a statement is named."""
+    """The same agent is identical, and leaves the file unchanged; each changed statement is named."""
     pytest.importorskip("duckdb")
     monkeypatch.chdir(tmp_path)
     run_id = record_agent(load(AGENT, tmp_path))
@@ -84,7 +84,7 @@ def agent():
 def test_n14_paths_beside_a_file_that_a_library_keeps_are_those_of_the_world(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A library tells where its file is, which is another place in a replay: what the agent does there is the same."""
+    """A library reports its file's path, which is different in a replay; the agent's work there is the same."""
     pytest.importorskip("duckdb")
     monkeypatch.chdir(tmp_path)
     run_id = record_agent(load(ASKING_WHERE, tmp_path))
@@ -99,7 +99,7 @@ def test_n14_paths_beside_a_file_that_a_library_keeps_are_those_of_the_world(
 
 @pytest.mark.parametrize("source", ["import duckdb", AGENT + "\nagent()"], ids=["imported", "used"])
 def test_p9_a_program_that_uses_duckdb_says_no_more_than_without_us(source: str, tmp_path: Path) -> None:
-    """nanobind lists on standard error what is still referred to of a library when the process ends."""
+    """At exit nanobind lists on standard error the objects of a library that are still referenced."""
     pytest.importorskip("duckdb")
     place = Workplace(tmp_path)
     place.write("agent.py", source)

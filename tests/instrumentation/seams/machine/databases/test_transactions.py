@@ -1,4 +1,4 @@
-"""Transactions are calls: what is kept and what is taken back is compared, with every driver."""
+"""Transactions are calls: commits and rollbacks are compared, with every driver."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ PSYCOPG2_CHANGES = {
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Work in a directory of the test's own."""
+    """Work in the test's own directory."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -162,7 +162,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def assert_changes_are_seen(
     source: str, changes: dict[str, tuple[str, str]], folder: Path, between: Callable[[], object] = dict, **given: str
 ) -> None:
-    """The same agent is identical; each change has diverged. What is `between` recording and replays is called."""
+    """Assert that the same agent is identical and each change diverges. `between` is called before the replays."""
     run_id = record_agent(load(source, folder, **given))
     between()
     same = replay_agent(run_id, load(source, folder, **given))
@@ -175,19 +175,19 @@ def assert_changes_are_seen(
 
 
 def test_n14_transactions_of_sqlite_are_compared(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """What is kept, taken back, nested or begun in another way is another run; what is printed stays the same."""
+    """Committing, rolling back, nesting or beginning otherwise is another run, even if the output is the same."""
     assert_changes_are_seen(SQLITE, SQLITE_CHANGES, folder)
     lines = capfd.readouterr().out.splitlines()
     assert lines[:2] == lines[2:4] == ["False 5 [(1,), (3,)]", "no such table: none"]
 
 
 def test_n14_transactions_of_aiosqlite_are_compared(folder: Path) -> None:
-    """Its connections are those of sqlite3, in another thread."""
+    """The connections of aiosqlite are those of sqlite3, in another thread."""
     assert_changes_are_seen(AIOSQLITE, AIOSQLITE_CHANGES, folder)
 
 
 def test_n14_transactions_of_postgres_are_compared(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """With both drivers; no server is there when it is replayed, and what is printed stays the same."""
+    """Both drivers are tested; the server is not running in the replay, and the output is the same."""
     import psycopg
 
     for source, changes in ((PSYCOPG, PSYCOPG_CHANGES), (PSYCOPG2, PSYCOPG2_CHANGES)):
@@ -239,7 +239,7 @@ def agent():
 
 
 def test_n14_what_no_call_holds_makes_a_run_incomplete(folder: Path) -> None:
-    """COPY, streams and cursors of the server are named as not recorded; no replay of them is called identical."""
+    """COPY, streams and server-side cursors are named as not recorded; no replay of them is called identical."""
     import psycopg
 
     with postgres.serve() as dsn:

@@ -1,4 +1,4 @@
-"""What the agent does to files, folders and its own process is compared, whatever it leaves behind in the end."""
+"""The agent's effects on files, folders and its own process are compared, even if no trace of them remains."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ CHANGES = {
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Work in a directory of the test's own."""
+    """Work in the test's own directory."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 def test_n14_changes_of_paths_are_compared(folder: Path) -> None:
-    """The same agent is identical; each change of what it does to the world is named, also where nothing is left."""
+    """The same agent is identical; each changed effect is named, even if nothing remains of it."""
     run_id = record_agent(load(AGENT, folder))
     for path in [p for p in folder.iterdir() if p.name != ".spanreplay"]:
         shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -1,4 +1,4 @@
-"""What a program is given is compared: its standard input, its variables, its signals."""
+"""The inputs of a program are compared: its standard input, its variables, its signals."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ CHANGES = {
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Work in a directory of the test's own."""
+    """Work in the test's own directory."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 def test_n14_what_a_program_is_given_is_compared(folder: Path) -> None:
-    """The same agent is identical; one that gives a program something else has diverged, at what it gives."""
+    """The same agent is identical; one that gives a program something else has diverged, at that input."""
     run_id = record_agent(load(AGENT, folder))
     same = replay_agent(run_id, load(AGENT, folder))
     assert same["verdict"] == "identical", same
@@ -79,7 +79,7 @@ def test_n14_what_a_program_is_given_is_compared(folder: Path) -> None:
 
 @pytest.mark.parametrize("reader", ["head -c 3 >/dev/null", "true", "sleep 0.1; true"])
 def test_n14_what_nobody_reads_was_given_all_the_same(folder: Path, reader: str) -> None:
-    """Whether a program takes its input, or when it ends, makes no difference to what the agent gave it."""
+    """Whether a program reads its input, or when it ends, makes no difference to the comparison."""
     source = f"""
 import subprocess
 def agent():
@@ -98,7 +98,7 @@ def agent():
 
 
 def test_n14_variables_hold_on_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A variable that is handed on, or made longer, is the same on a machine where it has another value."""
+    """A variable that is passed on, or extended, compares equal on a machine where it has another value."""
     one = {"PATH": "/usr/bin:/bin", "HOME": "/home/a", "LANG": "C", "MODE": "dry"}
     two = {"PATH": "/opt/bin", "HOME": "/root", "LANG": "de", "SHELL": "sh"}
 
@@ -109,7 +109,7 @@ def test_n14_variables_hold_on_another_machine(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(os, "environ", {**one})
     changed, listed = compare_variables(describe(two), describe(one))
     assert not changed
-    assert [d.path for d in listed] == ["env.MODE"]  # inherited here, with the value that was given there
+    assert [d.path for d in listed] == ["env.MODE"]  # inherited here, with the value from the other machine
     few, fewer = ({"PATH": each["PATH"]} for each in (one, two))
     assert describe_variables(few, one) == describe_variables(fewer, two) == {"only": ["PATH"]}
     assert describe_variables(None, one) == describe_variables(dict(one), one) == {}

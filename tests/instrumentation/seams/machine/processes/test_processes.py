@@ -1,4 +1,4 @@
-"""What follows the output of a process: its record is made before anybody can see that the output has ended."""
+"""The record of a process's end is made before anybody can see that its output has ended."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spanreplay.seams.machine.processes.processes import _Copy, _pump
 
 
 def test_n2_end_of_output_is_noted_before_its_reader_sees_it() -> None:
-    """An agent that reads to the end, and ends itself at once, finds the call of the process recorded."""
+    """If an agent reads to the end and exits at once, the call of the process is recorded."""
     (source, writer), (reader, target) = os.pipe(), os.pipe()
     os.set_blocking(reader, False)
     os.write(writer, b"all of it")
@@ -35,7 +35,7 @@ def test_n2_end_of_output_is_noted_before_its_reader_sees_it() -> None:
 
 
 def test_n2_output_ends_whatever_its_note_raises() -> None:
-    """Nothing of ours leaves a pipe open that the agent reads to its end."""
+    """No failure of ours leaves a pipe open that the agent reads to its end."""
     (source, writer), (reader, target) = os.pipe(), os.pipe()
     os.close(writer)
 
