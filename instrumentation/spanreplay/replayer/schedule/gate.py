@@ -216,7 +216,8 @@ class OrderGate:
             self._advance()
             is_behind = self._head >= len(self._events) or clock < self._events[self._head][0]
             seq = self._seqs.get(clock, _NO_CALL)
-            return is_behind or clock in self._gone or self._is_covered(seq) or self._is_gone_elsewhere(clock)
+            is_gone_elsewhere = self._shared is not None and self._shared.is_gone(clock)
+            return is_behind or clock in self._gone or self._is_covered(seq) or is_gone_elsewhere
 
     def comes_from_elsewhere(self, thread: str) -> bool:
         """Whether the next completion must come from a thread (or process) other than this one."""
@@ -274,9 +275,6 @@ class OrderGate:
         self.census = ThreadCensus(self._condition, self._state_working, gate=self, busy=0 if is_worker else 1)
         self._delivering = 0
         self.share(shared)
-
-    def _is_gone_elsewhere(self, clock: int) -> bool:
-        return self._shared is not None and self._shared.is_gone(clock)
 
     @property
     def _is_awaited(self) -> bool:
