@@ -142,4 +142,6 @@ def test_n3_a_request_that_streams_results_of_events_is_incomplete(provider: Pro
     assert "results of Gradio's events" in reason
     provider.stop()
     replayed = workplace.replay("app.py", source=streaming.run_id)
+    of_process = workplace.replay("app.py", source=server.the_process().run_id)
+    assert of_process.verdict["verdict"] == "incomplete", of_process.stderr
     assert (replayed.status, replayed.verdict["verdict"]) == (4, "incomplete"), replayed.stderr

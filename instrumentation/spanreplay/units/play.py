@@ -102,6 +102,17 @@ def hold_main() -> None:
             extent.is_beside_main = True
 
 
+def stop_beside_main() -> None:
+    """In the replay of a process itself, end its recording as soon as a thread beside the main one serves.
+
+    The main thread may send a request to its own server next, which nobody answers in a replay.
+    """
+    run = active_run()
+    is_elsewhere = threading.current_thread() is not threading.main_thread()
+    if is_elsewhere and run is not None and run.session is not None and not is_replay_of_unit():
+        run.session.stop(UNITS_APART)
+
+
 def _find_replay_of_unit() -> Run | None:
     run = active_run()
     if run is None or run.session is None:

@@ -113,8 +113,8 @@ class Session:
 
     def resolve(self, crossing: Crossing) -> None:
         """Set `crossing.served` or leave it live. Raises: ReplayMiss."""
-        if self.is_forked:
-            raise ReplayMiss(f"a forked process can't be replayed: {place(crossing)}")
+        if self.is_forked or (self.is_stopped and self.stopped):
+            raise ReplayMiss(self.stopped or f"a forked process can't be replayed: {place(crossing)}")
         if self.extent is not None and self.extent.takes(crossing):
             return
         self.ended_workers.look(crossing, self.gate)

@@ -10,7 +10,7 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from spanreplay.runtime.calls.open_call import plumbing
-from spanreplay.units.play import end_replay, hold_main, is_replay, play
+from spanreplay.units.play import end_replay, hold_main, is_replay, play, stop_beside_main
 from spanreplay.units.servers.hosting import make_units
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ async def _start(wrapped: Any, server: Any, args: Any, kwargs: Any) -> Any:
         return await wrapped(*args, **kwargs)
     hold_main()
     await server.lifespan.startup()
+    stop_beside_main()
     server.should_exit = server.lifespan.should_exit
     server.started = not server.should_exit  # programs that run a server in a thread wait for it
     return None
