@@ -26,7 +26,7 @@ _LAZY = {
     "replay": "spanreplay.activate.blocks",
     "run": "spanreplay.units",
 }
-"""Public name → the module that has it, imported at first use: a module that only declares boundaries stays light."""
+"""Public name → its module, imported at first use, so that a module that only declares boundaries stays light."""
 
 
 def __getattr__(name: str) -> Any:

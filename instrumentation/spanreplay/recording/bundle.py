@@ -1,7 +1,7 @@
 """The `.replay` file: one run in one zip file that a colleague can replay on a laptop.
 
-`replay.json` says what it is and carries the SHA-256 of `spans.spool`, which has the format of a spool
-file. Packing is deterministic: equal payloads give equal bytes.
+`replay.json` holds format, version, run id, span count and the SHA-256 of `spans.spool`, which has the format of a
+spool file. Packing is deterministic: equal payloads give equal bytes.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _HINT_NEWER: Final = f"upgrade spanreplay: {install_command()}"
 
 @dataclass(frozen=True)
 class Bundle:
-    """A `.replay` file that was read and checked; `sha256` names its content."""
+    """A `.replay` file after reading and checking; `sha256` is the hash of its `spans.spool`."""
 
     run_id: str
     payloads: tuple[bytes, ...]
@@ -74,7 +74,7 @@ def _add_entry(archive: zipfile.ZipFile, name: str, content: bytes, method: int 
 
 
 def pack(run_id: str, payloads: Iterable[bytes]) -> bytes:
-    """A run as the bytes of a `.replay` file; the order of payloads is kept.
+    """Pack a run into the bytes of a `.replay` file; keeps the order of payloads.
 
     Raises: DamagedRecording if a payload is not an OTLP request; SourceError above BUNDLE_BYTES_MAX.
     """
@@ -101,7 +101,7 @@ def pack(run_id: str, payloads: Iterable[bytes]) -> bytes:
         "sha256": hashlib.sha256(content).hexdigest(),
     }
     packed = _zip(header, content, zipfile.ZIP_DEFLATED)
-    # What packs too well to be read back, as one letter a million times, is stored as it is
+    # Readers refuse extreme compression ratios (one letter a million times): store such content uncompressed
     is_readable = len(content) <= room_of(len(packed) - BUNDLE_HEADER_BYTES_MAX)
     return packed if is_readable else _zip(header, content, zipfile.ZIP_STORED)
 
@@ -175,7 +175,7 @@ def _read_spool(content: Inflated, bytes_whole: int, name: str) -> tuple[bytes, 
 
 
 def read_bundle(data: bytes, *, name: str = "the bundle", bytes_max: int = BUNDLE_BYTES_MAX) -> Bundle:
-    """Read and check the bytes of a `.replay` file; `name` is what errors call it.
+    """Read and check the bytes of a `.replay` file; errors call it `name`.
 
     Raises: ForeignFile, DamagedRecording, NewerSchema.
     """
@@ -227,7 +227,7 @@ def _build(builder: RecordingBuilder, name: str) -> Recording:
 
 
 def _only_run(records: Sequence[Record], path: Path) -> str:
-    """The run that a loose spool file is about: the one it is named after, else its only one."""
+    """The run in a loose spool file: the run it is named after, else its only run."""
     from spanreplay.recording.otlp.otlp import iter_spans
 
     runs = {record.context.run_id for record in records if record.context is not None}
@@ -245,9 +245,9 @@ def _only_run(records: Sequence[Record], path: Path) -> str:
 
 
 def load_file(path: Path) -> Recording:
-    """The recording in a `.replay` file, a `.jsonl` file or a raw `.spool` file.
+    """Load the recording in a `.replay` file, a `.jsonl` file or a raw `.spool` file.
 
-    Raises: RunNotFound if there is no such file or no call in it; ForeignFile, DamagedRecording,
+    Raises: RunNotFound if the file is missing or holds no call; ForeignFile, DamagedRecording,
     NewerSchema, AmbiguousRun.
     """
     try:

@@ -21,7 +21,7 @@ RUNS_MAX = 1000
 
 @dataclass(frozen=True)
 class RunQuery:
-    """What to look for; an empty field does not restrict. Times are nanoseconds since the epoch."""
+    """A search for runs; an empty field matches every run. Times are nanoseconds since the epoch."""
 
     user_id: str = ""
     session_id: str = ""
@@ -34,7 +34,7 @@ class RunQuery:
     include_replays: bool = False
     run_id_prefix: str = ""
     trace_id: str = ""
-    """32 lower-case hexadecimal digits: of the run's own trace, or of the one that its request is part of."""
+    """32 lower-case hexadecimal digits: the run's own trace, or the trace that its request belongs to."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class RunSummary:
 
 @dataclass(frozen=True)
 class Imported:
-    """What an import brought in."""
+    """The result of an import."""
 
     run_id: str
     spans: int
@@ -75,15 +75,15 @@ class Catalog(Protocol):
         ...
 
     def export(self, run_id: str) -> bytes:
-        """The run as the bytes of a `.replay` file, every span of it included."""
+        """The run as the bytes of a `.replay` file, with all its spans."""
         ...
 
     def import_bundle(self, bundle: bytes) -> Imported:
-        """Take in a `.replay` file; importing the same one twice changes nothing."""
+        """Import a `.replay` file; importing it twice is harmless."""
         ...
 
     def close(self) -> None:
-        """Release what is held; idempotent."""
+        """Release all resources; idempotent."""
         ...
 
 
@@ -114,7 +114,7 @@ def summarize(recording: Recording) -> RunSummary:
 
 
 def matches(summary: RunSummary, query: RunQuery) -> bool:
-    """Whether a run answers a query; pure."""
+    """Whether a run matches a query; pure."""
     root = summary.root
     if root.replay_of and not query.include_replays:
         return False
@@ -144,11 +144,11 @@ def is_of_trace(root: RootRecord, trace_id: str) -> bool:
 
 
 def find_newest(catalog: Catalog, query: RunQuery) -> RunSummary | None:
-    """The newest run that no other run has started; if all of the newest were, the newest."""
+    """The newest run that no other run started; if there is none, the newest run found; None if none is found."""
     found = catalog.search(query)
     return next((summary for summary in found if not is_child(summary.root)), found[0] if found else None)
 
 
 def is_child(root: RootRecord) -> bool:
-    """Whether the process of another run started or forked this one's."""
+    """Whether another run's process started or forked the process of this run."""
     return isinstance(root.env.get(PARENT), Mapping) or FORKED_FROM in root.env

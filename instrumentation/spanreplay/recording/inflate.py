@@ -1,8 +1,7 @@
-"""One entry of a zip file, read piece by piece: neither its size nor what it says of its size fills the memory.
+"""Read one entry of a zip file in pieces, so that neither its size nor a false stated size can fill the memory.
 
-`zipfile` unpacks as much as an entry holds before it looks at the size that the entry states. Here (1) every piece is
-bounded, (2) the stated size, the checksum and the end of the packed data must agree, and (3) an entry may be only so
-much larger than it is packed.
+`zipfile` unpacks a whole entry before it checks the stated size. Here (1) every piece is bounded, (2) the stated size,
+the checksum and the end of the packed data must agree, and (3) the ratio of unpacked to packed size is limited.
 """
 
 from __future__ import annotations
@@ -18,21 +17,21 @@ __all__ = ["FREE_BYTES", "RATIO_MAX", "Inflated", "room_of"]
 
 PIECE_BYTES: Final = 64 * 1024
 RATIO_MAX: Final = 32
-"""How much larger an entry may be than it is packed; ours are some 5 to 15 times larger."""
+"""Largest ratio of unpacked to packed size; our own entries have about 5 to 15."""
 FREE_BYTES: Final = 16 * 1024 * 1024
-"""An entry up to this size may be packed as tightly as it likes."""
+"""An entry up to this size may have any ratio."""
 _LOCAL_HEADER: Final = struct.Struct("<4s5H3L2H")
 
 
 def room_of(packed_bytes: int) -> int:
-    """How large an entry may be that is packed into so many bytes."""
+    """Return the largest unpacked size allowed for an entry of this many packed bytes."""
     return max(FREE_BYTES, RATIO_MAX * packed_bytes)
 
 
 class Inflated(io.RawIOBase):
-    """The content of an entry of a zip file in memory, forwards only; `sha256` is of what was read.
+    """The content of one entry of an in-memory zip file, read forwards only; `sha256` covers the bytes read so far.
 
-    Raises: zipfile.BadZipFile, where it is read, for what does not add up.
+    Raises: zipfile.BadZipFile while reading, if size, checksum and packed data disagree.
     """
 
     def __init__(self, data: bytes, entry: zipfile.ZipInfo) -> None:
@@ -48,25 +47,25 @@ class Inflated(io.RawIOBase):
         self.sha256 = hashlib.sha256()
 
     def readable(self) -> bool:
-        """Yes."""
+        """Always True."""
         return True
 
     def seekable(self) -> bool:
-        """Only to where it is."""
+        """True, although only to the current position."""
         return True
 
     def tell(self) -> int:
-        """How much was read."""
+        """Number of bytes read so far."""
         return self._given
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        """Stay here. Raises: io.UnsupportedOperation for any other place."""
+        """Stay at the current position. Raises: io.UnsupportedOperation for any other position."""
         if whence or offset != self._given:
             raise io.UnsupportedOperation("a packed entry is read forwards")
         return offset
 
     def read(self, size: int = -1) -> bytes:
-        """So many bytes, fewer at the end."""
+        """Read `size` bytes (all if negative), fewer only at the end."""
         parts: list[bytes] = []
         wanted = size if size >= 0 else self._entry.file_size + 1
         while wanted > 0:

@@ -1,8 +1,8 @@
-"""A run as JSON lines, to read, search and edit with ordinary tools: one OTLP/JSON request a line.
+"""A run as JSON lines, to read, search and edit with ordinary tools: one OTLP/JSON request per line.
 
-The first line says what the file is. Lines of boundary calls begin with what a reader looks for: `key`, the SHA-256
-that the call is found by, its `boundary`, `lane` and `index`. Readers of OTLP pass over members they don't know, so
-the file is also what OpenTelemetry's file exporter writes. protobuf is imported when first needed.
+The first line is a header. The line of a boundary call begins with the members that people search for: `key` (the
+SHA-256 that identifies the call), `boundary`, `lane`, `index` and `outcome`. OTLP readers skip unknown members, so the
+file is also valid output of OpenTelemetry's file exporter. protobuf is imported when first needed.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _SHOWN: Final = ((names.LANE, "lane"), (names.INDEX, "index"), (names.OUTCOME, "
 
 
 def is_json(head: bytes) -> bool:
-    """Whether a file that begins so may be JSON."""
+    """Whether a file with these first bytes may be JSON."""
     return head.lstrip()[:1] in (b"{", b"[")
 
 
 def is_jsonl(data: bytes) -> bool:
-    """Whether JSON begins with our first line."""
+    """Whether JSON data begins with this format's header line."""
     line = data.lstrip()[:FIRST_LINE_MAX].partition(b"\n")[0]
     return f'"{FORMAT}"'.encode() in line
 
 
 def write_jsonl(run_id: str, payloads: Iterable[bytes]) -> Iterator[bytes]:
-    """The lines of a run, each with its newline; the order of payloads is kept.
+    """Yield the lines of a run, each with its newline; keeps the order of payloads.
 
     Raises: DamagedRecording if a payload is not an OTLP request.
     """
@@ -56,7 +56,7 @@ def write_jsonl(run_id: str, payloads: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def read_jsonl(data: bytes, *, name: str = "the file") -> tuple[str, list[bytes]]:
-    """The run id and the payloads of a file of JSON lines; `name` is what errors call it.
+    """The run id and the payloads of a file of JSON lines; errors call it `name`.
 
     Raises: ForeignFile, DamagedRecording, NewerSchema; SourceError above BUNDLE_BYTES_MAX.
     """
@@ -85,7 +85,7 @@ def _line(value: dict[str, Any]) -> bytes:
 
 
 def _summary(request: ExportTraceServiceRequest) -> dict[str, Any]:
-    """What is put in front of a line, for people: the key and the place of its only call."""
+    """Members put first in a line for human readers: key and place of its only call; {} if it holds no single call."""
     spans = [span for batch in request.resource_spans for scope in batch.scope_spans for span in scope.spans]
     if len(spans) != 1:
         return {}

@@ -1,6 +1,7 @@
-"""Equal requests to a model over many runs: where another model or serving stack answers, and where answers differ.
+"""Model drift over many runs: equal requests that another model or serving stack answers, or that get other answers.
 
-One fold for recordings one after the other, one report for what the fold or a store's query found; pure.
+`fold_recordings` scans recordings one by one; `report_drift` reports the findings of that scan or of a store's query.
+Both are pure.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ __all__ = [
 ]
 
 ITEMS_MAX: Final = 200_000
-"""Serving stacks and outputs that a fold remembers; the key that was not seen for longest is forgotten first."""
+"""Serving stacks and outputs that a fold remembers; the least recently seen key is forgotten first."""
 KEYS_FOUND_MAX: Final = 1000
-"""Keys with more than one serving stack or output that are told."""
+"""Keys with more than one serving stack or output that are reported."""
 STACKS_MAX: Final = 16
-"""Serving stacks of one key that are told apart."""
+"""Serving stacks of one key that are distinguished."""
 OUTPUTS_MAX: Final = 1000
-"""Outputs of one key and stack that are told apart."""
+"""Outputs of one key and stack that are distinguished."""
 FIRSTS_MAX: Final = 4
-"""Outputs of one key and stack of which the first answer is named."""
+"""Outputs of one key and stack whose first answer is kept."""
 MODEL_KINDS: Final = (Kind.LLM.value, Kind.EMBEDDING.value)
 SAMPLING, UNEXPLAINED = "sampling", "unexplained"
 _CAUSE: Final = {"response_model": "model", "fingerprint": "fingerprint", "determinism": "determinism"}
@@ -42,7 +43,7 @@ _CAUSE: Final = {"response_model": "model", "fingerprint": "fingerprint", "deter
 
 @dataclass(frozen=True)
 class DriftQuery:
-    """Which runs to look at; times are nanoseconds since the epoch, 0 and '' do not restrict."""
+    """A selection of runs; times are nanoseconds since the epoch, 0 and '' match every run."""
 
     since_ns: int = 0
     until_ns: int = 0
@@ -52,7 +53,7 @@ class DriftQuery:
 
 @dataclass(frozen=True)
 class Answer:
-    """One recorded answer: the call that has it, and a hash of what it says ('' if that is not known)."""
+    """One recorded answer: its call, and a hash of its output ('' if unknown)."""
 
     run_id: str
     call: int
@@ -63,7 +64,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class StackAnswers:
-    """All answers of one serving stack to one request; `firsts` are the first with each output, oldest first."""
+    """All answers of one serving stack to one request; `firsts` has the first answer per output, oldest first."""
 
     key: str
     boundary: str
@@ -83,25 +84,25 @@ class StackAnswers:
 
     @property
     def stated(self) -> dict[str, str]:
-        """What the server states of itself, by the members of a call's meta."""
+        """The server's statements about itself, keyed like the members of a call's meta."""
         return {name: getattr(self, name) for name, _ in STATED}
 
 
 @dataclass(frozen=True)
 class DriftScan:
-    """What was looked at, and every key with more than one serving stack or output."""
+    """Counts of what was scanned, and every key with more than one serving stack or output."""
 
     runs: int = 0
     answers: int = 0
     keys: int = 0
     found: tuple[StackAnswers, ...] = ()
     left_out: int = 0
-    """Keys with a finding that are not told, or forgotten before there could be one."""
+    """Keys with a finding that are not reported, and keys forgotten before there was one."""
 
 
 @dataclass(frozen=True)
 class DriftEvent:
-    """A serving stack that answers requests which another one answered before; the pair is the oldest of `keys`."""
+    """A serving stack answers requests that another one answered before; the pair is the oldest of `keys` pairs."""
 
     before: StackAnswers
     after: StackAnswers
@@ -125,7 +126,7 @@ class OutputDrift:
 
 @dataclass(frozen=True)
 class DriftReport:
-    """Events oldest first, outputs by how many there are."""
+    """Events, oldest first; output drifts, most outputs first."""
 
     scan: DriftScan
     events: tuple[DriftEvent, ...]
@@ -142,7 +143,7 @@ class _Stack:
     seen: set[str] = field(default_factory=set)
 
     def add(self, answer: Answer) -> bool:
-        """Count an answer; whether it is one more output to remember."""
+        """Count an answer; return whether its output is new and remembered."""
         self.answers += 1
         if len(self.firsts) < FIRSTS_MAX:
             self.firsts.setdefault(answer.output, answer)
@@ -157,7 +158,7 @@ class _Stack:
 
 
 def _name(call: CallRecord) -> StackAnswers:
-    """The key and the serving stack of a call, without answers."""
+    """The key and the serving stack of a call, with no answers yet."""
     temperature = call.meta.get("temperature")
     return StackAnswers(
         key=call.key,
@@ -177,7 +178,7 @@ _Stacks = dict[tuple[str, ...], _Stack]
 
 
 class _Fold:
-    """Keys in the order in which they were last seen, each with its serving stacks."""
+    """Keys ordered by when they were last seen, each with its serving stacks."""
 
     def __init__(self, items_max: int) -> None:
         self._items_max = items_max
@@ -188,7 +189,7 @@ class _Fold:
         self._found: list[StackAnswers] = []
 
     def add(self, recording: Recording) -> None:
-        """Take in one run."""
+        """Add one run."""
         calls = [c for c in recording.calls if c.kind in MODEL_KINDS and c.outcome == Outcome.OK.value and c.key]
         self._runs += bool(calls)
         self._answers += len(calls)
@@ -218,7 +219,7 @@ class _Fold:
         self._keys_forgotten += not self._settle(stacks)
 
     def _settle(self, stacks: _Stacks) -> bool:
-        """Whether there is something to tell of a key; it is kept then, if there is room."""
+        """Return whether a key has a finding; keep the finding if there is room."""
         outputs = {output for stack in stacks.values() for output in stack.seen}
         is_found = len(stacks) > 1 or len(outputs) > 1
         self._keys_found += is_found
@@ -227,7 +228,7 @@ class _Fold:
         return is_found
 
     def finish(self) -> DriftScan:
-        """Everything that was found."""
+        """Return all findings."""
         for stacks in self._keys.values():
             self._settle(stacks)
         left_out = self._keys_forgotten + max(0, self._keys_found - KEYS_FOUND_MAX)
@@ -235,7 +236,7 @@ class _Fold:
 
 
 def fold_recordings(recordings: Iterable[Recording], query: DriftQuery, *, items_max: int = ITEMS_MAX) -> DriftScan:
-    """What runs have of equal requests to models; `recordings` come oldest first, and one is held at a time."""
+    """Scan runs for equal requests to models; `recordings` come oldest first, one in memory at a time."""
     fold = _Fold(items_max)
     for recording in recordings:
         root = recording.root
@@ -248,7 +249,7 @@ def fold_recordings(recordings: Iterable[Recording], query: DriftQuery, *, items
 
 
 def report_drift(scan: DriftScan) -> DriftReport:
-    """Events and outputs of a scan."""
+    """The events and output drifts of a scan."""
     by_key: dict[str, list[StackAnswers]] = {}
     for stack in scan.found:
         by_key.setdefault(stack.key, []).append(stack)
@@ -265,7 +266,7 @@ def report_drift(scan: DriftScan) -> DriftReport:
 
 
 def _find_events(stacks: Sequence[StackAnswers]) -> Iterator[DriftEvent]:
-    """Each serving stack of a key that is another than all before it."""
+    """Each serving stack of a key that differs from all earlier ones."""
     known = [stacks[0]]
     for stack in stacks[1:]:
         changes = [list_changed(before.stated, stack.stated) for before in known]
@@ -275,7 +276,7 @@ def _find_events(stacks: Sequence[StackAnswers]) -> Iterator[DriftEvent]:
 
 
 def _merge(events: dict[tuple[Any, ...], DriftEvent], event: DriftEvent) -> None:
-    """Count one change of a model's serving stack once, whatever number of requests it shows in, and in which order."""
+    """Count one change of a model's serving stack once, however many requests show it and in either direction."""
     sides = frozenset(tuple(side.stated.values()) for side in (event.before, event.after))
     name = (event.before.boundary, event.before.model, sides)
     known = events.get(name)
@@ -286,7 +287,7 @@ def _merge(events: dict[tuple[Any, ...], DriftEvent], event: DriftEvent) -> None
 
 
 def _find_outputs(stacks: Sequence[StackAnswers]) -> Iterator[OutputDrift]:
-    """The outputs of a key, if there are several."""
+    """The drift of a key's outputs, if it has several."""
     firsts: dict[str, Answer] = {}
     for stack in stacks:
         for answer in stack.firsts:
@@ -308,9 +309,9 @@ def _find_outputs(stacks: Sequence[StackAnswers]) -> Iterator[OutputDrift]:
 
 
 def _cause(stacks: Sequence[StackAnswers]) -> str:
-    """Sampling where the temperature allows it; else what changed, if each stack gives one output by itself."""
+    """Sampling if the temperature allows it; else the change of stack, if no stack gives two outputs by itself."""
     if stacks[0].temperature is None or stacks[0].temperature > 0:
-        return SAMPLING  # without a temperature the provider's default holds, which is above zero
+        return SAMPLING  # without a temperature the provider's default applies, which is above zero
     if all(stack.outputs <= 1 for stack in stacks):
         for event in _find_events(stacks):
             return _CAUSE[event.changed[0]]

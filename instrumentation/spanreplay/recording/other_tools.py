@@ -1,7 +1,7 @@
-"""Spans as other tools give them back: JSON of Phoenix, Langfuse, and plain OTLP; rebuilt as runs.
+"""Rebuild runs from spans that other tools export: JSON of Phoenix, of Langfuse, and plain OTLP.
 
-What makes a span replayable are its `spanreplay.*` attributes; a tool that kept them whole gives the run back. A value
-that a tool cut is found and named: such a run is refused, never half taken in.
+The `spanreplay.*` attributes make a span replayable: a run can be rebuilt if the tool kept them whole. If the tool
+truncated a value, the run is refused, never imported in part, and the error names the value.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ERROR_WORDS: Final = ("ERROR", 2)
 
 @dataclass
 class _Span:
-    """One span in no tool's words; `end_ns` 0 where it has none."""
+    """One span, independent of any tool's format; `end_ns` is 0 if it has no end."""
 
     trace_id: str
     span_id: str
@@ -46,7 +46,7 @@ class _Span:
 def read_tool_json(data: bytes, *, name: str = "the file") -> dict[str, list[bytes]]:
     """Run id → payloads of every run in a tool's JSON; spans that belong to no run are left out.
 
-    Raises: ForeignFile if it is no such JSON or holds no run; DamagedRecording naming the spans that were cut.
+    Raises: ForeignFile if it is not such JSON or holds no run; DamagedRecording, which names the truncated spans.
     """
     if len(data) > BUNDLE_BYTES_MAX:
         raise ForeignFile(f"{name} has {len(data)} bytes, limit {BUNDLE_BYTES_MAX}", hint=_HINT)
@@ -73,7 +73,7 @@ def read_tool_json(data: bytes, *, name: str = "the file") -> dict[str, list[byt
 
 
 def _documents(data: bytes) -> Iterable[Any]:
-    """One JSON document, or one a line."""
+    """Parse one JSON document, or one per line."""
     try:
         return [json.loads(data)]
     except ValueError:
@@ -182,7 +182,7 @@ def _to_request(span: _Span) -> ExportTraceServiceRequest:
 
 
 def _check_whole(spans: Iterable[_Span], name: str) -> None:
-    """Raise DamagedRecording if a payload was cut on its way: the list says which of which span."""
+    """Raise DamagedRecording, listing each value with its span, if the tool truncated any."""
     cut = [
         f"span {span.span_id} ({span.name}): {key} of {len(value)} characters"
         for span in spans
@@ -217,13 +217,13 @@ def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _object(value: Any) -> dict[str, Any]:
-    """A JSON object; some versions give it as text."""
+    """A JSON object; some versions of the tool give it as text."""
     found = json.loads(value) if isinstance(value, str) else value
     return dict(found) if isinstance(found, dict) else {}
 
 
 def _number(value: Any) -> Any:
-    """Langfuse keeps an int of 0 as the JSON of its OTLP value."""
+    """Decode an int of 0, which Langfuse keeps as the JSON of its OTLP value."""
     if isinstance(value, str) and value.startswith('{"intValue":'):
         number = json.loads(value)["intValue"]
         return int(number) if isinstance(number, (int, str)) else 0
@@ -231,7 +231,7 @@ def _number(value: Any) -> Any:
 
 
 def _nanoseconds(text: Any) -> int:
-    """A time of ISO 8601 as nanoseconds; tools keep microseconds or milliseconds."""
+    """An ISO 8601 time as nanoseconds since the epoch; tools keep microseconds or milliseconds."""
     if not text:
         return 0
     moment = datetime.fromisoformat(str(text).replace("Z", "+00:00"))

@@ -1,4 +1,4 @@
-"""The root span of a run as a record: what a reader makes of its attributes, and what is signed."""
+"""The root span of a run as a record: readers decode it from the span's attributes, and signatures cover it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["read_object", "root_of"]
 
 
 def root_of(attributes: Mapping[str, Any], *, trace_id: str, span_id: str, start_ns: int, end_ns: int) -> RootRecord:
-    """The record that the attributes of a root span hold. Raises: DamagedRecording."""
+    """Build a run's root record from the attributes of its root span. Raises: DamagedRecording."""
     get = attributes.get
     return RootRecord(
         run_id=str(get(names.RUN_ID, "")),

@@ -13,7 +13,7 @@ from spanreplay.recording.catalog import Catalog, RunQuery, find_newest
 
 
 def open_catalog(environ: Mapping[str, str] = os.environ) -> Catalog:
-    """The service at SPANREPLAY_ENDPOINT, else the directory. Raises: ConfigError, ServiceError."""
+    """Open the service at SPANREPLAY_ENDPOINT if set, else the local directory. Raises: ConfigError, ServiceError."""
     endpoint = config.read_setting("SPANREPLAY_ENDPOINT", environ)
     if endpoint:
         from spanreplay.recording.remote.client import ServiceCatalog
@@ -25,7 +25,7 @@ def open_catalog(environ: Mapping[str, str] = os.environ) -> Catalog:
 
 
 def load_newest(app: str, environ: Mapping[str, str] = os.environ) -> Recording:
-    """The newest recording of an agent, replays left out. Raises: RunNotFound, ServiceError."""
+    """Load the newest recording of an agent, replays excluded. Raises: RunNotFound, ServiceError."""
     catalog = open_catalog(environ)
     try:
         found = find_newest(catalog, RunQuery(app=app))
@@ -37,7 +37,7 @@ def load_newest(app: str, environ: Mapping[str, str] = os.environ) -> Recording:
 
 
 def load_beside(source: str, run_id: str, environ: Mapping[str, str] = os.environ) -> Recording:
-    """Another run that a recording names: the file of its id beside the recording's, else the run in the catalog.
+    """Load a run that a recording refers to: `<run_id>.replay` beside the recording's file, else from the catalog.
 
     Raises: SourceError, ServiceError.
     """
@@ -46,9 +46,9 @@ def load_beside(source: str, run_id: str, environ: Mapping[str, str] = os.enviro
 
 
 def load_source(source: str, environ: Mapping[str, str] = os.environ) -> Recording:
-    """The recording that `source` names: a file's path, or a run id in the catalog.
+    """Load the recording that `source` names: a file's path, or a run id in the catalog.
 
-    Raises: ConfigError if it is empty; SourceError and ServiceError as the places raise them.
+    Raises: ConfigError if it is empty; SourceError and ServiceError from the file or the catalog.
     """
     if not source:
         raise ConfigError("nothing to replay: SPANREPLAY_REPLAY_SOURCE is empty")

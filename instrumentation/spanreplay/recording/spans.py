@@ -1,4 +1,4 @@
-"""Calls as spans, as readers see them."""
+"""Builds the OpenTelemetry span that readers see for a call."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OPENINFERENCE_KINDS: Final[Mapping[str, str]] = {
 }
 
 _RERANK: Final = "rerank"
-"""The name of a retriever that is a model which orders documents."""
+"""Name of a retriever call that is a reranking model."""
 
 _TOOL_KINDS: Final = frozenset({Kind.TOOL.value, Kind.MCP.value})
 
@@ -73,7 +73,7 @@ def make_span(
 def build_span(
     call: CallRecord, *, is_shown: bool, is_parent_remote: bool, resource: Resource = _NO_RESOURCE
 ) -> ReadableSpan:
-    """A call as the span that readers see; `is_shown` says whether an OpenInference span around it shows it."""
+    """Build the span of a call; `is_shown`: an OpenInference span around it already shows the call."""
     trace_id = int(call.trace_id, 16)
     context = SpanContext(trace_id, int(call.span_id, 16), is_remote=False, trace_flags=_SAMPLED)
     parent = SpanContext(trace_id, int(call.parent_span_id, 16), is_remote=is_parent_remote, trace_flags=_SAMPLED)
@@ -91,7 +91,7 @@ def build_span(
 
 
 def _openinference(record: CallRecord, *, is_shown: bool) -> dict[str, Any]:
-    """The few OpenInference attributes that say what the span is; the collector derives the messages."""
+    """The few OpenInference attributes that classify the span; the collector derives the messages."""
     if is_shown:
         return {OPENINFERENCE_KIND: "CHAIN"}
     attributes: dict[str, Any] = {OPENINFERENCE_KIND: OPENINFERENCE_KINDS.get(record.kind, "CHAIN")}

@@ -57,7 +57,7 @@ _SERVICE_CONFIG: Final = json.dumps(
 
 
 def parse_endpoint(endpoint: str) -> tuple[str, bool]:
-    """(host:port, whether TLS) of an endpoint: `host`, `host:port`, `http://…` or `https://…`.
+    """Parse an endpoint (`host`, `host:port`, `http://…` or `https://…`) into host:port and whether it uses TLS.
 
     Raises: ConfigError for anything else.
     """
@@ -104,7 +104,7 @@ def _channel_options(address: str) -> list[tuple[str, Any]]:
 
 
 def _read_error_info(trailing: Any) -> tuple[str, str, str] | None:
-    """(reason, message, hint) that our service stated, if it did."""
+    """(reason, message, hint) if our service stated them."""
     from google.protobuf.message import DecodeError
     from google.rpc import error_details_pb2, status_pb2
 
@@ -125,7 +125,7 @@ def _read_error_info(trailing: Any) -> tuple[str, str, str] | None:
 
 
 def map_error(error: Any, address: str, timeout_s: float = TIMEOUT_S) -> SpanreplayError:
-    """One error of our tree, with one clear line, for a grpc.RpcError; pure."""
+    """Map a grpc.RpcError to a SpanreplayError with a one-line message; pure."""
     from spanreplay.recording.remote import wire
 
     stated = _read_error_info(error.trailing_metadata())
@@ -164,7 +164,7 @@ def _check_export(total_bytes: int) -> None:
 
 
 class _Client:
-    """What both clients share: the address, the token, the requests."""
+    """Base of both clients: the address, the token, the channel."""
 
     def __init__(self, endpoint: str, token: str = "", *, timeout_s: float = TIMEOUT_S) -> None:
         self._address, self._is_tls = parse_endpoint(endpoint)
@@ -258,7 +258,7 @@ class ServiceCatalog(_Client):
         return bytes(content)
 
     def import_bundle(self, bundle: bytes) -> Imported:
-        """Send a `.replay` file to the service; sending it twice changes nothing."""
+        """Send a `.replay` file to the service; sending it twice is harmless."""
         try:
             response = self._runs.Import(_iter_import(bundle), **self._call_options())
         except self._grpc.RpcError as exc:
@@ -276,7 +276,7 @@ class ServiceCatalog(_Client):
         return wire.drift_from_message(response)
 
     def report_replay(self, *, run_id: str, replay_run_id: str, verdict: str, report: str) -> str:
-        """State a verdict (`report`: JSON, divergence/1); where Phoenix shows it, or ""."""
+        """Report a verdict (`report`: JSON, divergence/1); return its Phoenix URL, or ""."""
         from spanreplay.v1 import replay_pb2 as pb
 
         request = pb.ReportReplayRequest(run_id=run_id, replay_run_id=replay_run_id, verdict=verdict, report=report)
@@ -288,7 +288,7 @@ class ServiceCatalog(_Client):
         return url
 
     def phoenix_url(self, run_id: str) -> str:
-        """Where Phoenix shows the run; "" without Phoenix, and for a run larger than one message."""
+        """URL of the run in Phoenix; "" without Phoenix, and for a run larger than one message."""
         from spanreplay.v1 import replay_pb2 as pb
 
         try:
@@ -380,7 +380,7 @@ class AsyncServiceClient(_Client):
         return bytes(content)
 
     async def import_bundle(self, bundle: bytes) -> Imported:
-        """Send a `.replay` file to the service; sending it twice changes nothing."""
+        """Send a `.replay` file to the service; sending it twice is harmless."""
         try:
             response = await self._runs.Import(_aiter_import(bundle), **self._call_options())
         except self._grpc.RpcError as exc:
@@ -398,7 +398,7 @@ class AsyncServiceClient(_Client):
         return wire.drift_from_message(response)
 
     async def report_replay(self, *, run_id: str, replay_run_id: str, verdict: str, report: str) -> str:
-        """State a verdict (`report`: JSON, divergence/1); where Phoenix shows it, or ""."""
+        """Report a verdict (`report`: JSON, divergence/1); return its Phoenix URL, or ""."""
         from spanreplay.v1 import replay_pb2 as pb
 
         request = pb.ReportReplayRequest(run_id=run_id, replay_run_id=replay_run_id, verdict=verdict, report=report)
@@ -410,7 +410,7 @@ class AsyncServiceClient(_Client):
         return url
 
     async def phoenix_url(self, run_id: str) -> str:
-        """Where Phoenix shows the run; "" without Phoenix, and for a run larger than one message."""
+        """URL of the run in Phoenix; "" without Phoenix, and for a run larger than one message."""
         from spanreplay.v1 import replay_pb2 as pb
 
         try:

@@ -1,6 +1,6 @@
-"""Records to wire messages and back, and errors to wire reasons; pure functions.
+"""Convert records to wire messages and back, and errors to wire reasons; pure functions.
 
-The single place that knows both shapes. Imported lazily, as `otlp.py` is: it needs protobuf.
+The single place that knows both shapes. Imported lazily, like `otlp.py`, because it needs protobuf.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Reason:
 
 
 REASONS: Final[tuple[Reason, ...]] = (
-    # The first row whose `raised` is a base of the error holds: subclasses come before their base.
+    # The first row whose `raised` is a base of the error applies: subclasses come before their base.
     Reason("RUN_NOT_FOUND", "NOT_FOUND", errors.RunNotFound, errors.RunNotFound),
     Reason("AMBIGUOUS_RUN", "FAILED_PRECONDITION", errors.AmbiguousRun, errors.AmbiguousRun),
     Reason("FOREIGN_FILE", "INVALID_ARGUMENT", errors.ForeignFile, errors.ForeignFile),
@@ -43,12 +43,12 @@ REASONS: Final[tuple[Reason, ...]] = (
     Reason("SOURCE_ERROR", "FAILED_PRECONDITION", errors.SourceError, errors.SourceError),
     Reason("BAD_REQUEST", "INVALID_ARGUMENT", errors.ConfigError, errors.ConfigError),
     Reason("ACCESS_DENIED", "UNAUTHENTICATED", errors.AccessDenied, errors.AccessDenied),
-    # To a client the store is part of the service. Not UNAVAILABLE: that is what a client retries.
+    # To a client the store is part of the service. Not UNAVAILABLE, because clients retry that.
     Reason("STORE_ERROR", "INTERNAL", errors.StoreError, errors.ServiceError),
     Reason("SERVICE_ERROR", "INTERNAL", errors.ServiceError, errors.ServiceError),
     Reason("INTERNAL", "INTERNAL", errors.SpanreplayError, errors.ServiceError),
 )
-# What the service states without an error of the tree behind it.
+# Reasons that the service states without an error class of their own.
 TOO_LARGE: Final = "TOO_LARGE"
 OVERLOADED: Final = "OVERLOADED"
 TOO_SLOW: Final = "TOO_SLOW"
@@ -67,7 +67,7 @@ def find_reason(error: errors.SpanreplayError) -> Reason:
 
 
 def build_error(reason: str, message: str, hint: str = "") -> errors.SpanreplayError:
-    """The error that a reason stands for; one that a newer service sends is a ServiceError."""
+    """The error for a reason; an unknown reason, from a newer service, gives a ServiceError."""
     return _CLASS_BY_REASON.get(reason, errors.ServiceError)(message, hint=hint)
 
 
@@ -182,14 +182,14 @@ def query_to_message(query: RunQuery) -> pb.SearchRequest:
 
 
 def query_from_message(message: pb.SearchRequest) -> RunQuery:
-    """A received query; its limit is brought into 1 to 1000, 0 means the default."""
+    """A received query; its limit is clamped to 1 to 1000, 0 means the default."""
     values = {name: getattr(message, name) for name in _QUERY_FIELDS}
     values["limit"] = min(message.limit or RunQuery().limit, RUNS_MAX)
     return RunQuery(**values)
 
 
 def drift_query_to_message(query: DriftQuery) -> pb.DriftRequest:
-    """Which runs to look at, as sent. Raises: ConfigError for a number outside its field."""
+    """A drift query as sent. Raises: ConfigError for a number outside its field."""
     try:
         return pb.DriftRequest(**{f.name: getattr(query, f.name) for f in fields(DriftQuery)})
     except (ValueError, TypeError) as exc:
@@ -197,12 +197,12 @@ def drift_query_to_message(query: DriftQuery) -> pb.DriftRequest:
 
 
 def drift_query_from_message(message: pb.DriftRequest) -> DriftQuery:
-    """Which runs to look at, as received."""
+    """A received drift query."""
     return DriftQuery(**{f.name: getattr(message, f.name) for f in fields(DriftQuery)})
 
 
 def drift_to_message(scan: DriftScan) -> pb.DriftResponse:
-    """What was found, as sent."""
+    """A drift scan as sent."""
     return pb.DriftResponse(
         runs=scan.runs,
         answers=scan.answers,
@@ -219,7 +219,7 @@ def drift_to_message(scan: DriftScan) -> pb.DriftResponse:
 
 
 def drift_from_message(message: pb.DriftResponse) -> DriftScan:
-    """What was found, as received. Raises: DamagedRecording if a serving stack has no answer."""
+    """A received drift scan. Raises: DamagedRecording if a serving stack has no answer."""
     found = []
     for stack in message.found:
         if not stack.firsts:
@@ -234,7 +234,7 @@ def drift_from_message(message: pb.DriftResponse) -> DriftScan:
 
 
 def iter_replay_events(recording: Recording) -> Iterator[pb.ReplayRunResponse]:
-    """What ReplayRun streams: manifest, batches bounded by items and bytes, end; lazy.
+    """Yield the events that ReplayRun streams: manifest, batches bounded by items and bytes, end.
 
     A single call larger than the byte bound travels alone. Raises: DamagedRecording.
     """
@@ -255,7 +255,7 @@ def iter_replay_events(recording: Recording) -> Iterator[pb.ReplayRunResponse]:
 
 
 class RecordingBuilder:
-    """Puts the events of one ReplayRun stream together again."""
+    """Rebuilds a recording from the events of one ReplayRun stream."""
 
     def __init__(self) -> None:
         self._root: RootRecord | None = None
@@ -263,7 +263,7 @@ class RecordingBuilder:
         self._announced: int | None = None
 
     def add(self, event: pb.ReplayRunResponse) -> None:
-        """Take in the next event; kinds of event that a newer service adds are passed over.
+        """Add the next event; kinds of event from a newer service are skipped.
 
         Raises: DamagedRecording if calls come before the manifest.
         """
@@ -279,7 +279,7 @@ class RecordingBuilder:
             self._announced = event.end.calls
 
     def build(self) -> Recording:
-        """The recording. Raises: DamagedRecording if the stream broke off."""
+        """Return the recording. Raises: DamagedRecording if the stream broke off."""
         if self._root is None or self._announced is None:
             raise errors.DamagedRecording("the service's stream broke off before its end")
         if self._announced != len(self._calls):

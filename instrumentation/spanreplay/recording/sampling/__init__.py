@@ -1,1 +1,1 @@
-"""Which units of a process are kept, whole: the rules, the memory that holds a unit until its end, the counts."""
+"""Sampling of whole units: the rules, the limits, the memory that holds a unit until its end, the counts."""

@@ -1,15 +1,15 @@
-"""Keeps the recorder of a process within its limits: while it passes one, new units are not recorded.
+"""Keeps a process's recorder within its limits: while it exceeds one, new units are not recorded.
 
-    SPANREPLAY_CPU_LIMIT     share of one processor that the recorder may take (0.2); unset: any
-    SPANREPLAY_QUEUE_LIMIT   share of the spool's room that may be taken (0.9)
+    SPANREPLAY_CPU_LIMIT     share of one CPU that the recorder may use (for example 0.2); unset: no limit
+    SPANREPLAY_QUEUE_LIMIT   share of the spool's capacity that may be filled (0.9 by default)
 
-A unit that has begun is recorded to its end. Each step is counted and said once; after a pause, and a calm time, the
-recorder takes up new units again. The pause is twice as long each time, and short again after a long calm time.
+A unit that has begun is recorded to its end. Each step is counted and logged once. The recorder accepts new units again
+after a pause, once the measure is calm. The pause doubles each time and is short again after a long calm period.
 """
 
 from __future__ import annotations
 
-import _thread  # whose locks nobody patches
+import _thread  # its locks are never patched
 import logging
 import os
 from collections.abc import Callable, Mapping
@@ -37,13 +37,13 @@ WINDOW_S: Final = 2.0
 PAUSE_S: Final = 5.0
 PAUSE_MAX_S: Final = 80.0
 CALM: Final = 0.7
-"""Below this part of a limit it is calm."""
+"""A measure below this fraction of its limit is calm."""
 STEPS_KEPT: Final = 20
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What the recorder of a process may take; None: no limit."""
+    """Limits of a process's recorder; None: no limit."""
 
     cpu: float | None = None
     queue: float | None = None
@@ -51,7 +51,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Step:
-    """One change: recording new units, or not."""
+    """One change: recording of new units stops or resumes."""
 
     at_s: float
     is_recording: bool
@@ -66,7 +66,7 @@ class Governor:
         self._now = now
         self._lock = make_lock()
         self._passed: dict[str, float] = {}
-        """Limit that is passed → its last measure."""
+        """Exceeded limit → its last measure."""
         self._pause_s = PAUSE_S
         self._changed_at = float("-inf")
         self.steps_down = 0
@@ -74,11 +74,11 @@ class Governor:
 
     @property
     def passed(self) -> str:
-        """The limit because of which new units are not recorded; '' while they are."""
+        """The exceeded limit that keeps new units from being recorded; '' while they are recorded."""
         return next(iter(self._passed), "")
 
     def note(self, limit: str, measured: float) -> None:
-        """A measure of one limit: may begin, or end, that units are not recorded."""
+        """Take a measure of one limit; may stop or resume the recording of new units."""
         allowed = self.limits.cpu if limit == CPU else self.limits.queue
         if allowed is None:
             return
@@ -105,7 +105,7 @@ class Governor:
             logger.warning("new units are not recorded, for %.0f s at least: %s", self._pause_s, why)
 
     def describe(self) -> dict[str, Any]:
-        """For the manifest: how often it stepped down, and why the last times."""
+        """For the manifest: how often recording stopped, and the reasons of the last times."""
         if not self.steps_down:
             return {}
         return {"steps_down": self.steps_down, "steps": [step.why for step in self._steps if not step.is_recording]}
@@ -118,7 +118,7 @@ def _describe(limit: str, measured: float, allowed: float) -> str:
 
 
 class Watch:
-    """Measures for a governor, in a thread of its own that begins with the first unit of a process."""
+    """Measures for a governor, in a thread of its own that starts with the first unit of a process."""
 
     def __init__(self, governor: Governor, usage: Callable[[], Usage]) -> None:
         self._governor = governor
@@ -128,7 +128,7 @@ class Watch:
         self._pause.acquire()
 
     def look(self) -> None:
-        """Look at what the writers of this process know of the spool; cheap, for each unit."""
+        """Check the spool's size as far as this process's writers know it; cheap enough for each unit."""
         limit = self._governor.limits.queue
         if limit is not None:
             filled = self._usage().known_bytes / config.SPOOL_BYTES_MAX
@@ -144,7 +144,7 @@ class Watch:
         own_cpu.METER.is_on = self._governor.limits.cpu is not None
         try:
             with unnumbered_threads():
-                _thread.start_new_thread(self._run, ())  # the program's count of threads stays what it was
+                _thread.start_new_thread(self._run, ())  # keeps the program's thread count unchanged
         except RuntimeError:  # the interpreter is shutting down
             return
 
@@ -162,7 +162,7 @@ class Watch:
 
 
 def read_limits(environ: Mapping[str, str] = os.environ) -> Limits:
-    """The limits of this process; a value that can't be used is said once, and is no limit."""
+    """The limits of this process; an unusable value is logged once and means no limit."""
     return Limits(*(_read(name, config.read_setting(name, environ)) for name in (CPU_SETTING, QUEUE_SETTING)))
 
 

@@ -1,6 +1,6 @@
-"""Holds what a unit records in memory until it is known whether the unit is kept; then all of it is written, or none.
+"""Holds a unit's records in memory until it is decided whether the unit is kept; then all of them are written, or none.
 
-A unit that takes more memory than it may is written at once, and kept.
+A unit that exceeds a memory limit is written at once and kept.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Memory:
         self.held_bytes = 0
 
     def take(self, size: int) -> bool:
-        """Hold so many bytes more; whether there is room for them."""
+        """Count `size` more held bytes; return whether there is room for them."""
         with self._lock:
             self.held_bytes += size
             return self.held_bytes <= config.HELD_BYTES_MAX
@@ -41,25 +41,25 @@ class _Memory:
 
 
 class HeldWriter(SpoolWriter):
-    """The spool of a unit that may be left out; thread-safe, and as safe in signal handlers as what it inherits.
+    """The spool writer of a unit that may be left out; thread-safe, and as safe in signal handlers as its base class.
 
-    `kept` is called once, when the payloads have been written that were held until then.
+    `kept` is called once, after the held payloads have been written.
     """
 
     def __init__(self, *args: Any, kept: Callable[[], object], **options: Any) -> None:
         super().__init__(*args, **options)
         self.is_kept: Callable[[], bool] = _unknown
-        """Asked with each payload: whether the unit is kept, whatever comes."""
+        """Called for each payload: whether the unit is already certain to be kept."""
         self._on_kept = kept
         self._state = _HELD
         self._held: list[bytes] = []
         self._held_bytes = 0
         self.is_too_large = False
-        """Whether it is kept because it took more memory than it may."""
+        """Whether the unit is kept because it exceeded a memory limit."""
 
     @property
     def is_held(self) -> bool:
-        """Whether nothing is decided yet."""
+        """Whether the decision is still open."""
         return self._state == _HELD
 
     def append(self, payload: bytes) -> bool:
@@ -83,7 +83,7 @@ class HeldWriter(SpoolWriter):
             self.keep()
 
     def keep(self) -> None:
-        """Write what is held, and from now on at once. Idempotent, never raises."""
+        """Write all held payloads now, and later ones at once. Idempotent, never raises."""
         with self._lock:
             if self._state != _HELD:
                 return
@@ -93,7 +93,7 @@ class HeldWriter(SpoolWriter):
         self._on_kept()
 
     def leave_out(self) -> bool:
-        """Forget what is held, and take nothing more; False if the unit is kept already."""
+        """Drop the held payloads and accept no more; False if the unit is kept already."""
         with self._lock:
             if self._state == _HELD:
                 self._forget(_LEFT_OUT)
@@ -107,13 +107,13 @@ class HeldWriter(SpoolWriter):
         return held
 
     def close(self) -> None:
-        """Release the file; a unit that nobody has decided about is kept."""
+        """Release the file; an undecided unit is kept."""
         self.keep()
         super().close()
 
     def _reset_after_fork(self) -> None:
         super()._reset_after_fork()
-        self._held, self._held_bytes = [], 0  # what is held belongs to the process that holds it
+        self._held, self._held_bytes = [], 0  # held payloads belong to the parent
         if self._state == _HELD:
             self._state = _LEFT_OUT
 
@@ -122,7 +122,7 @@ _memory: Final = _Memory()
 
 
 def _forked() -> None:
-    _memory.__init__()  # type: ignore[misc]  # what other modules know stays the same object
+    _memory.__init__()  # type: ignore[misc]  # other modules keep a reference to this object
 
 
 os.register_at_fork(after_in_child=_forked)

@@ -1,11 +1,11 @@
-"""How much processor time the recorder takes in this process: where the program waits for it, and in its own threads.
+"""CPU time that the recorder takes in this process: on the program's threads and on its own.
 
-Measured with the thread's own clock, from the outermost part in: describing, redacting and writing calls and spans, the
-begin and the end of units. What is not measured (a look at a lock, the pass through a wrapper) makes the figure lower
-than the truth. Nothing is measured, and no clock is asked, where there is no limit.
+Measured with the thread's own clock around the outermost part: describing, redacting and writing calls and spans, the
+start and the end of units. Unmeasured work (checking a lock, passing through a wrapper) makes the figure too low.
+Without a limit nothing is measured and no clock is read.
 
-A look from outside, at which code each thread runs, was tried and is wrong: where a thread gives the interpreter up to
-write is where others come to look, so that writing seems to take most of the time.
+Sampling from another thread which code each thread runs was tried and is wrong: the sampler runs when a thread releases
+the GIL to write, so that writing seems to take most of the time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["METER", "OwnThreads", "measured"]
 P = ParamSpec("P")
 R = TypeVar("R")
 _OWN: Final = "spanreplay-"
-"""How the names of our threads begin."""
+"""Prefix of our threads' names."""
 
 
 class _Here(threading.local):
@@ -31,7 +31,7 @@ class _Here(threading.local):
 
 
 class Meter:
-    """The processor time of parts that threads of the program have run since it was last asked. Thread-safe."""
+    """CPU time of measured parts that the program's threads ran since the last reading. Thread-safe."""
 
     def __init__(self) -> None:
         self.is_on = False
@@ -39,20 +39,20 @@ class Meter:
         self._spent_ns: list[int] = []
 
     def enter(self) -> int:
-        """A part begins, where it is measured: the thread's clock; -1 inside of another one."""
+        """Start a measured part; return the thread's clock, or -1 inside another part."""
         if self._here.is_inside:
             return -1
         self._here.is_inside = True
         return thread_time_ns()
 
     def leave(self, begun_ns: int) -> None:
-        """The part that began then is over."""
+        """End the part that began at `begun_ns`."""
         if begun_ns >= 0:
             self._here.is_inside = False
-            self._spent_ns.append(thread_time_ns() - begun_ns)  # one operation, which threads cannot break up
+            self._spent_ns.append(thread_time_ns() - begun_ns)  # append is atomic between threads
 
     def take(self) -> int:
-        """Nanoseconds since this was last asked."""
+        """Nanoseconds since the last reading."""
         spent, self._spent_ns = self._spent_ns, []
         return sum(spent)
 
@@ -61,7 +61,7 @@ METER: Final = Meter()
 
 
 def measured(function: Callable[P, R]) -> Callable[P, R]:
-    """A part of the recorder, whose processor time is measured where there is a limit."""
+    """Decorate a part of the recorder: its CPU time is measured if there is a limit."""
 
     @wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -77,13 +77,13 @@ def measured(function: Callable[P, R]) -> Callable[P, R]:
 
 
 class OwnThreads:
-    """The processor time of our threads, where the system tells it (Linux)."""
+    """CPU time of our own threads, if the system reports it (Linux)."""
 
     def __init__(self) -> None:
         self._known: dict[int, int] = {}
 
     def take(self) -> int:
-        """Nanoseconds since this was last asked."""
+        """Nanoseconds since the last reading."""
         known, self._known = self._known, {}
         for thread in list(threading._active.values()):  # type: ignore[attr-defined]  # without its lock
             if thread.name.startswith(_OWN) and thread.native_id is not None:
@@ -94,7 +94,7 @@ class OwnThreads:
 
 
 def _read_used_ns(native: int) -> int:
-    """The processor time of a thread of this process; -1 if it is gone, or nobody tells it."""
+    """CPU time of a thread of this process; -1 if the thread is gone or the system does not report it."""
     try:
         descriptor = posix.open(f"/proc/self/task/{native}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

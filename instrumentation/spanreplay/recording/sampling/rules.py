@@ -1,6 +1,6 @@
 """Which units of a process are kept: the rules of SPANREPLAY_SAMPLE and SPANREPLAY_SAMPLE_KEEP_USERS.
 
-rules    = "always" | rule *("," rule)      each kind of rule at most once; a unit that one of them keeps is kept
+rules    = "always" | rule *("," rule)      each kind of rule at most once; a unit is kept if any rule keeps it
 rule     = ratio | "errors" | "call-errors" | "slow:" duration
 ratio    = decimal from 0 to 1              of the traces, decided by the trace id as OpenTelemetry's
                                             TraceIdRatioBased does: 0.1, 1e-3
@@ -35,19 +35,19 @@ _DURATION: Final = re.compile(r"(?P<number>\d{1,9}(?:\.\d{1,9})?)(?P<unit>ms|s|m
 _RATIO: Final = re.compile(r"\d{1,3}(?:\.\d{1,18})?(?:e-\d{1,2})?|\.\d{1,18}", re.ASCII | re.IGNORECASE)
 _NANOSECONDS: Final = {"ms": 1_000_000, "s": 1_000_000_000, "m": 60_000_000_000}
 _TRACE_BITS: Final = 64
-"""How many of a trace id's bits OpenTelemetry's sampler looks at, the lowest."""
+"""Number of low bits of a trace id that OpenTelemetry's sampler uses."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a unit by now."""
+    """The facts known about a unit so far."""
 
     elapsed_ns: int = 0
     has_failed: bool = False
     has_failed_call: bool = False
     user: str = ""
     trace_id: int | None = None
-    """The trace that decides for a ratio; None while it may still turn out to be another one."""
+    """The trace id that decides for a ratio; None while it may still change."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Rules:
     users: frozenset[str] = frozenset()
 
     def find_reasons(self, facts: Facts) -> tuple[str, ...]:
-        """The names of the rules that keep a unit; none: as far as is known it is left out. Pure."""
+        """The names of the rules that keep a unit; empty if none does so far. Pure."""
         if self.is_always:
             return (ALWAYS_WORD,)
         held = (
@@ -76,7 +76,7 @@ class Rules:
         return tuple(name for name, is_so in held if is_so)
 
     def has_trace(self, trace_id: int) -> bool:
-        """Whether the ratio keeps a trace; the same in every process with this ratio, more with a higher one."""
+        """Whether the ratio keeps a trace; every process with this ratio agrees, and a higher ratio keeps it too."""
         if self.ratio is None:
             return False
         return trace_id & ((1 << _TRACE_BITS) - 1) < round(self.ratio * (1 << _TRACE_BITS))
@@ -86,7 +86,7 @@ ALWAYS: Final = Rules()
 
 
 def parse_rules(text: str, users: str = "") -> Rules:
-    """The rules that the two settings state. Raises: ConfigError, which names the value and what is allowed."""
+    """Parse the two settings. Raises: ConfigError, which names the value and the allowed rules."""
     words = [word.strip() for word in text.split(",")]
     if words in ([""], [ALWAYS_WORD]):
         return ALWAYS
@@ -133,7 +133,7 @@ def _refuse(text: str, why: str) -> ConfigError:
 
 
 def read_rules(environ: Mapping[str, str] = os.environ) -> Rules:
-    """The rules of this process; where the setting can't be used, an error is logged once and all is kept."""
+    """The rules of this process; if the setting is unusable, an error is logged once and every unit is kept."""
     return _read(config.read_setting(SETTING, environ), config.read_setting(USERS_SETTING, environ))
 
 

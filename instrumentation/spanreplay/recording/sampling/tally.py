@@ -1,7 +1,7 @@
-"""How many units of a process were kept, why, and how many were left out: a member of its run's manifest.
+"""Counts the units of a process that were kept, with reasons, and left out: a member of its run's manifest.
 
-A process that is a part of another one's run leaves its counts to that one, in a file. So does a forked process whose
-own run is not written, because it made no call.
+A process that is part of another process's run passes its counts to that process in a file. So does a forked process
+whose own run is not written because it made no call.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LINES_MAX: Final = 100_000
 
 
 class Tally:
-    """What became of the units of one process. Thread-safe."""
+    """Counts of one process's units by outcome. Thread-safe."""
 
     def __init__(self, rules: Rules, governor: Governor) -> None:
         self.rules = rules
@@ -38,22 +38,22 @@ class Tally:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to say: no unit has ended, or all were kept because nothing else was asked for."""
+        """Whether there is nothing to report: no unit was counted. Units are not counted if all are kept anyway."""
         return not (self._counts[KEPT] or self._counts[LEFT_OUT] or self._counts[NOT_RECORDED])
 
     @property
     def left_out(self) -> int:
-        """How many units have no run."""
+        """Number of units that have no run."""
         count: int = self._counts[LEFT_OUT] + sum(self._counts[NOT_RECORDED].values())
         return count
 
     def count(self, reasons: tuple[str, ...]) -> None:
-        """A unit has ended: kept for these reasons, or left out, if there is none."""
+        """Count an ended unit: kept for these reasons, or left out if there are none."""
         counted = {KEPT: 1, KEPT_FOR: dict.fromkeys(reasons, 1)} if reasons else {LEFT_OUT: 1}
         self._add(counted)
 
     def count_not_recorded(self, limit: str) -> None:
-        """A unit has begun while that limit was passed."""
+        """Count a unit that began while this limit was exceeded."""
         self._add({NOT_RECORDED: {limit: 1}})
 
     def _add(self, counts: Mapping[str, Any]) -> None:
@@ -61,12 +61,12 @@ class Tally:
             self._counts = _sum(self._counts, counts)
 
     def for_manifest(self) -> dict[str, Any]:
-        """The member of the manifest; none while no unit has ended and no limit was passed."""
+        """The member of the manifest; empty while no unit was counted and no limit was exceeded."""
         steps = self.governor.describe()
         return {} if self.is_empty and not steps else {MEMBER: {RULES: self.rules.text, **self._counts, **steps}}
 
     def hand_on(self, data_dir: Path, run_id: str) -> None:
-        """Leave the counts to another run of this machine. Raises: OSError."""
+        """Pass the counts to another run on this machine. Raises: OSError."""
         if self.is_empty:
             return
         with self._lock:
@@ -80,7 +80,7 @@ class Tally:
             os.close(descriptor)
 
     def take_over(self, data_dir: Path, run_id: str) -> None:
-        """Add what other processes have left to a run of this one. Raises: OSError, ValueError."""
+        """Add the counts that other processes passed to a run of this process. Raises: OSError, ValueError."""
         path = data_dir / _FOLDER / f"{run_id}.json"
         if path.is_symlink() or not path.is_file():
             return
@@ -101,7 +101,7 @@ def _sum(known: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def describe_sampling(manifest: Mapping[str, Any]) -> str:
-    """What a manifest says of the units that its process has left out, in one sentence; '' where it says nothing."""
+    """Describe a manifest's counts of kept and left-out units in one sentence; '' if it has none."""
     counts = manifest.get(MEMBER)
     if not isinstance(counts, Mapping):
         return ""

@@ -8,9 +8,9 @@ from spanreplay.recording.seal.tree import LEAF_VERSION, hash_leaf, hash_root
 
 
 def find_tampering(recording: Recording) -> str:
-    """Why the calls are not the ones that the manifest was made of; '' if they are, or if there is no manifest.
+    """Explain why the calls are not those that the manifest covers; '' if they are, or if there is no manifest.
 
-    A missing call is incompleteness, not tampering: it is told by the counts. O(bytes of the recording).
+    A missing call is incompleteness, not tampering: the counts show it. O(bytes of the recording).
     """
     manifest = recording.root.manifest
     stated, leaves = manifest.get("root"), manifest.get("leaves")
@@ -35,7 +35,7 @@ def find_tampering(recording: Recording) -> str:
 
 
 def _find_forged_key(recording: Recording) -> str:
-    """Why a key is not the one that its call's request implies; such keys are in no leaf."""
+    """Explain why a key is not the one that its call's request implies; leaves do not cover such keys."""
     for call in recording.calls:
         if type(call.key) is DerivedKey or not is_derivable(call.keyspec, call.request):
             continue

@@ -1,4 +1,4 @@
-"""The leaves of one run while it goes on; only its end asks for them."""
+"""Collects the leaves of a run while it goes on; they are read only at its end."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from spanreplay.model.own_threads import make_lock
 from spanreplay.recording.seal.tree import Tree
 
 WAITING_MAX: Final = 32
-"""Calls hashed in a row, which takes a third of the time that it takes one by one between calls of the agent."""
+"""Calls hashed in one batch, which takes a third of the time of hashing each one between the agent's calls."""
 WAITING_BYTES_MAX: Final = 256 * 1024
 KEPT_MAX: Final = 1024
-"""Leaves that are kept one by one; of more, those that no other can come before go into the tree."""
+"""Leaves kept individually; beyond this number, leaves that no other leaf can precede move into the tree."""
 
 
 class Leaves:
-    """Finished calls, hashed or waiting to be, by number. Thread-safe, also against signal handlers."""
+    """Finished calls by number, hashed or waiting to be hashed. Safe with threads and signal handlers."""
 
     def __init__(self, first_open: Callable[[], int] = lambda: -1) -> None:
-        """`first_open` gives a number below which every call has ended, -1 if nobody knows one."""
+        """`first_open` returns a number below which every call has ended, -1 if none is known."""
         self._first_open = first_open
         self._tree = Tree()
         self._is_folding = False
@@ -28,46 +28,46 @@ class Leaves:
         self._waiting: dict[int, tuple[tuple[bytes, ...], tuple[bytes, ...]]] = {}
         self._bytes = 0
         self.is_closed = False
-        """Whether no leaf is taken any more."""
+        """Whether no more leaves are accepted."""
         self._lock = make_lock()
 
     def add(self, seq: int, leaf: str) -> bool:
-        """A call whose leaf is known; False if it comes too late to be counted."""
+        """Add a call whose leaf is known; return False if it comes too late to be counted."""
         with self._lock:
             if not self.is_closed:
                 self._done[seq] = leaf
             return seq in self._done
 
     def defer(self, seq: int, described: tuple[bytes, ...], payloads: tuple[bytes, ...], size: int) -> bool:
-        """A call whose leaf is `seal_leaf(described, *payloads)`; False if it comes too late to be counted.
+        """Add a call whose leaf is `seal_leaf(described, *payloads)`; return False if it is too late to be counted.
 
-        `size` is about what is kept of it, in bytes.
+        `size` is the approximate number of bytes kept for it.
         """
         self._waiting[seq] = (described, payloads)
-        if self.is_closed:  # asked after: what `close` has not seen sees it
+        if self.is_closed:  # checked after adding: an entry that `close` missed sees the flag
             with self._lock:
                 return self._waiting.pop(seq, None) is None
         self._bytes += size
         if len(self._waiting) >= WAITING_MAX or self._bytes > WAITING_BYTES_MAX:
-            below = self._first_open() if len(self._done) >= KEPT_MAX else -1  # before the lock: it takes the run's
+            below = self._first_open() if len(self._done) >= KEPT_MAX else -1  # before our lock: takes the run's lock
             self._hash()
             if below >= 0:
                 self._fold(below)
         return True
 
     def close(self) -> None:
-        """Take no leaf any more: what is counted now is what the manifest says."""
+        """Accept no more leaves: the manifest states those counted by now."""
         with self._lock:
             if not self.is_closed:
                 self.is_closed = True
                 self._hash_waiting()
 
     def extend(self, leaves: Iterable[tuple[int, str]]) -> None:
-        """Leaves of another process."""
+        """Add the leaves of another process."""
         self._done.update(leaves)
 
     def root(self) -> tuple[int, str]:
-        """How many leaves there are, and their Merkle root."""
+        """The number of leaves, and their Merkle root."""
         with self._lock:
             tree = Tree(self._tree)
             for _, leaf in self.take():
@@ -75,12 +75,12 @@ class Leaves:
         return tree.size, tree.root()
 
     def take(self) -> list[tuple[int, str]]:
-        """The number of each call and its leaf, in the order of the numbers; without those that are in the tree."""
+        """The number and leaf of each call, ordered by number, except those already in the tree."""
         self._hash()
         return sorted(self._done.items())
 
     def _fold(self, below: int) -> None:
-        """Put the leaves below a number into the tree: no other comes before them any more."""
+        """Move the leaves below a number into the tree: no other leaf can precede them any more."""
         with self._lock:
             if self._is_folding:  # a signal handler got here in between
                 return
@@ -93,7 +93,7 @@ class Leaves:
                 self._is_folding = False
 
     def _hash(self) -> None:
-        with self._lock:  # nobody may ask for leaves while one is neither waiting nor done
+        with self._lock:  # no reader may come while a leaf is neither waiting nor done
             if not self.is_closed:
                 self._hash_waiting()
 
@@ -104,7 +104,7 @@ class Leaves:
             if found is None:  # a signal handler got here in between
                 continue
             described, payloads = found
-            # `seal_leaf`, without its calls
+            # `seal_leaf`, inlined
             hashes = [sha256(payload).digest() for payload in payloads]
             self._done[seq] = sha256(b"".join((b"\x002 ", *described, *hashes))).hexdigest()
             self._waiting.pop(seq, None)

@@ -1,7 +1,7 @@
-"""Ed25519 signatures of runs: who holds the public key can tell that a run is the one that was recorded.
+"""Ed25519 signatures of runs: anyone with the public key can check that a run is the one that was recorded.
 
-What is signed is the run's root record, which holds the Merkle root over its calls. The signature is a member of the
-manifest, so it is wherever the run is. `cryptography` is imported when a run is signed or verified, not before.
+The signature covers the run's root record, which holds the Merkle root over its calls. It is a member of the manifest,
+so it travels with the run. `cryptography` is imported only when a run is signed or verified.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 MEMBER: Final = "signature"
-"""Member of the manifest: {"version", "key", "value"}, or {"error"} where the run was to be signed and is not."""
+"""Member of the manifest: {"version", "key", "value"}, or {"error"} if the run could not be signed."""
 VERSION: Final = 1
 _CONTEXT: Final = b"spanreplay run 1\n"
-"""What else the key may sign begins with something else."""
+"""Prefix that separates these signatures from anything else that the key signs."""
 _KEY_BYTES_MAX: Final = 16_384
 _MAKE: Final = "make one: openssl genpkey -algorithm ed25519 -out signing.pem"
 
 
 def state_root(root: RootRecord) -> bytes:
-    """What is signed of a run: all of its root record but the signature, as JSON."""
+    """The signed bytes of a run: all of its root record except the signature, as JSON."""
     manifest = {name: value for name, value in root.manifest.items() if name != MEMBER}
     fields = [
         *(root.run_id, root.app, root.trace_id, root.span_id, root.start_ns, root.end_ns, root.outcome),
@@ -42,7 +42,7 @@ def state_root(root: RootRecord) -> bytes:
 
 def _canonical(value: Any) -> bytes:
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").encode()  # as recordings hold it
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").encode()  # as recordings store it
 
 
 def _digest(value: Any) -> str:
@@ -50,7 +50,7 @@ def _digest(value: Any) -> str:
 
 
 def sign(root: RootRecord, key_file: str) -> dict[str, Any]:
-    """The signature of a run. Raises: ConfigError, whose message names the file and holds nothing of it."""
+    """Return the signature of a run. Raises: ConfigError, whose message names the file but never its content."""
     key = _load_private(key_file)
     return {"version": VERSION, "key": name_key(key.public_key()), "value": key.sign(state_root(root)).hex()}
 
@@ -79,7 +79,7 @@ def _load_private(file: str) -> Ed25519PrivateKey:
 
 
 def load_public_keys(files: Sequence[str]) -> dict[str, Ed25519PublicKey]:
-    """Name → public key, of files in PEM. Raises: ConfigError."""
+    """Load public keys from PEM files: name → key. Raises: ConfigError."""
     serialization, kind = _import()
     found = {}
     for file in files:
@@ -117,7 +117,7 @@ def _import() -> tuple[Any, Any]:
 
 
 def find_forgery(root: RootRecord, keys: Mapping[str, Ed25519PublicKey]) -> str:
-    """Why a signed root record is not what the holder of one of the keys signed; '' if it is."""
+    """Explain why a root record is not validly signed with one of the keys; '' if it is."""
     from cryptography.exceptions import InvalidSignature
 
     stated = root.manifest.get(MEMBER)

@@ -1,4 +1,4 @@
-"""FunctionCall hashes of calls and the Merkle root of a run (RFC 6962, §2.1); pure functions."""
+"""Leaf hashes of calls and the Merkle root of a run (RFC 6962, §2.1); pure functions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spanreplay.model.function_keys import is_derivable
 from spanreplay.model.json_text import dump_ascii
 
 LEAF_VERSION: Final = 2
-"""What this version writes; the manifest names it, and every older one is still checked."""
+"""The leaf version that is written; the manifest names it, and every older version can still be checked."""
 
 
 def describe_constant(
@@ -28,9 +28,9 @@ def describe_constant(
     redactions: Mapping[str, int],
     clocks: Sequence[int],
 ) -> str:
-    """What of a record is the same for many calls, as ASCII JSON on one line; the spool writes the same text.
+    """The fields of a record that many calls share, as one line of ASCII JSON; the spool writes the same text.
 
-    The key is '' where the request implies it: it is checked against the request instead.
+    The key is '' if the request implies it: it is checked against the request instead.
     """
     counts = sorted(redactions.items())
     return dump_ascii(
@@ -39,7 +39,7 @@ def describe_constant(
 
 
 def _describe(call: CallRecord) -> bytes:
-    """All of a record but its payloads, its ids and its times, as two lines of ASCII text."""
+    """All of a record except its payloads, ids and times, as two lines of ASCII text."""
     constant = describe_constant(
         call.run_id,
         call.kind,
@@ -61,14 +61,14 @@ def _describe(call: CallRecord) -> bytes:
 def seal_leaf(described: bytes, *payloads: bytes) -> str:
     """SHA-256 over a described call and its payloads, as 64 hexadecimal characters.
 
-    The payloads enter by their own SHA-256, so that a proof survives their erasure.
+    Each payload enters as its own SHA-256, so that a proof survives the payload's erasure.
     """
     sha256 = hashlib.sha256
     return sha256(b"".join([b"\x002 ", described, *[sha256(payload).digest() for payload in payloads]])).hexdigest()
 
 
 def hash_leaf(call: CallRecord, version: int = LEAF_VERSION) -> str:
-    """The leaf of one finished call in a definition of 1 or 2. Raises: ValueError for another one."""
+    """The leaf of one finished call, by leaf version 1 or 2. Raises: ValueError for another version."""
     if version == 1:
         return _hash_leaf_1(call)
     if version != LEAF_VERSION:
@@ -94,7 +94,7 @@ def _hash_leaf_1(call: CallRecord) -> str:
             hashlib.sha256(call.request.encode("utf-8", "surrogatepass")).hexdigest(),
             hashlib.sha256(call.response.encode("utf-8", "surrogatepass")).hexdigest(),
             call.outcome,
-            # What a replay or a report reads besides: where one of these could be changed, it would be
+            # Other fields that a replay or a report reads: a field left out here could be forged
             call.keyspec,
             call.effect,
             call.parent,
@@ -112,17 +112,17 @@ def _hash_leaf_1(call: CallRecord) -> str:
 
 
 class Tree:
-    """The Merkle tree over leaves in start order; keeps as many hashes as its size has binary digits."""
+    """The Merkle tree over leaves in start order; keeps at most one hash per binary digit of its size."""
 
     __slots__ = ("_stack", "size")
 
     def __init__(self, above: Tree | None = None) -> None:
-        """`above` is a tree that this one goes on with."""
+        """`above` is a tree that this one continues; it stays unchanged."""
         self._stack: list[tuple[int, bytes]] = [] if above is None else list(above._stack)
         self.size: int = 0 if above is None else above.size
 
     def add(self, leaf: str) -> None:
-        """The next leaf."""
+        """Append a leaf."""
         node, size, stack = bytes.fromhex(leaf), 1, self._stack
         while stack and stack[-1][0] == size:
             node = hashlib.sha256(b"\x01" + stack.pop()[1] + node).digest()

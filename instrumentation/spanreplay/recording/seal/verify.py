@@ -1,4 +1,4 @@
-"""Verifies a whole run: nothing in it was changed, taken out, added or put in another place, and whose it is."""
+"""Verifies a whole run: that nothing in it was changed, removed, added or moved, and who signed it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TAMPERED: Final = "tampered"
 
 @dataclass(frozen=True)
 class Verified:
-    """What is known of a run: `status` is verified, unsigned or tampered; `reason` says why it is not verified."""
+    """The result for a run: `status` is verified, unsigned or tampered; `reason` says why it is not verified."""
 
     run_id: str
     status: str
@@ -29,7 +29,7 @@ class Verified:
     """Name of the key that the run is signed with."""
     calls: int = 0
     open_calls: int = 0
-    """Calls that had not ended: their content is not signed, only how many calls there are."""
+    """Calls that had not ended: their content is not signed, only their number."""
 
 
 def verify(recording: Recording, keys: Mapping[str, Ed25519PublicKey]) -> Verified:
@@ -61,7 +61,7 @@ def verify(recording: Recording, keys: Mapping[str, Ed25519PublicKey]) -> Verifi
 
 
 def _find_changes(recording: Recording) -> str:
-    """Why the calls are not those that the root record states; a call that is missing is a change here."""
+    """Explain why the calls are not those that the root record states; here a missing call is a change."""
     manifest = recording.root.manifest
     stated, leaves = manifest.get("calls"), manifest.get("leaves")
     if not isinstance(stated, int) or not isinstance(leaves, int) or not isinstance(manifest.get("root"), str):
@@ -76,7 +76,7 @@ def _find_changes(recording: Recording) -> str:
 
 
 def _find_losses(recording: Recording) -> str:
-    """Why nothing can be said of a run that lost calls itself: of those nobody knows which are missing."""
+    """Explain why a run that lost calls while recording can't be verified: another missing call would not show."""
     manifest = recording.root.manifest
     if not _has_losses(manifest) or _count_finished(recording) == manifest["leaves"]:
         return ""
