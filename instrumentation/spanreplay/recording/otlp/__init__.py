@@ -1,1 +1,1 @@
-"""Spans of OTLP, as protobuf and as JSON, to calls and back."""
+"""Conversion between calls and OTLP spans, as protobuf and as JSON."""

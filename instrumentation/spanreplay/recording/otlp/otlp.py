@@ -1,4 +1,4 @@
-"""OTLP protobuf spans to records and back; pure functions.
+"""Decode OTLP protobuf spans to records; decode and encode attribute values; pure functions.
 
 Imported lazily: protobuf takes tens of milliseconds, which a process that records nothing never pays.
 """
@@ -34,11 +34,11 @@ def decode_value(value: AnyValue) -> Any:
 
 
 def decode_attributes(pairs: Iterable[KeyValue]) -> dict[str, Any]:
-    """OTLP key-values as a dict; of duplicate keys the last one holds."""
+    """OTLP key-values as a dict; the last of duplicate keys wins."""
     decoded: dict[str, Any] = {}
     for pair in pairs:
         value = pair.value
-        which = value.WhichOneof("value")  # most values are texts and numbers: no call for them
+        which = value.WhichOneof("value")  # most values are texts and numbers: decoded inline
         if which == "string_value":
             decoded[pair.key] = value.string_value
         elif which == "int_value":
@@ -81,7 +81,7 @@ def encode_attributes(pairs: Mapping[str, Any]) -> list[KeyValue]:
 
 @dataclass(frozen=True)
 class FiledSpan:
-    """A span with what its batch said about it; `run_id` is empty if nobody named a run."""
+    """A span with its batch's resource and scope; `run_id` is empty if neither span nor resource names a run."""
 
     span: Span
     resource: Mapping[str, Any]
@@ -105,7 +105,7 @@ def is_boundary(attributes: Mapping[str, Any]) -> bool:
 
 
 def check_schema(attributes: Mapping[str, Any]) -> None:
-    """Refuse a record of a newer contract. Raises: NewerSchema."""
+    """Refuse a record with a newer schema. Raises: NewerSchema."""
     schema = str(attributes.get(names.SCHEMA, names.SCHEMA_VERSION))
     if not schema.isdecimal() or int(schema) > int(names.SCHEMA_VERSION):
         raise NewerSchema(
@@ -171,9 +171,9 @@ def read_root(span: Span, attributes: Mapping[str, Any]) -> RootRecord:
 
 
 class RecordingBuilder:
-    """Puts one run together from whatever holds parts of it; the final record of each span wins.
+    """Assembles one run from requests and calls; the final record of each span wins.
 
-    `run_id` picks one run where there are several; empty takes the only one.
+    `run_id` selects one run among several; leave it empty if there is only one.
     """
 
     def __init__(self, run_id: str = "") -> None:
@@ -182,7 +182,7 @@ class RecordingBuilder:
         self._root: RootRecord | None = None
 
     def add_request(self, request: ExportTraceServiceRequest) -> None:
-        """Take in the boundary spans of a request. Raises: NewerSchema, DamagedRecording."""
+        """Add the boundary spans of a request. Raises: NewerSchema, DamagedRecording."""
         for resource_spans in request.resource_spans:
             for scope_spans in resource_spans.scope_spans:
                 for span in scope_spans.spans:
@@ -200,12 +200,12 @@ class RecordingBuilder:
             self._keep(read_call(span, attributes))
             return
         found = read_root(span, attributes)
-        # The first final record stays, as with calls: what comes later is another run's, or forged.
+        # The first final record stays, as with calls: a later one is another run's, or forged.
         if self._root is None or not self._root.manifest:
             self._root = found
 
     def add_call(self, call: CallRecord) -> None:
-        """Take in one call, if it is of the run."""
+        """Add one call, if it belongs to the run."""
         if not self._run_id or call.run_id == self._run_id:
             self._keep(call)
 
@@ -225,7 +225,7 @@ class RecordingBuilder:
 def build_recording(requests: Iterable[ExportTraceServiceRequest], run_id: str = "") -> Recording:
     """All boundary spans of one run, in start order; the final record of each span wins.
 
-    `run_id` picks one run where the requests hold several; empty takes the only one.
+    `run_id` selects one run if the requests hold several; leave it empty if there is only one.
     Raises: RunNotFound if there is no boundary span of that run; NewerSchema; DamagedRecording.
     """
     builder = RecordingBuilder(run_id)

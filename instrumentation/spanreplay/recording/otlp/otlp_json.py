@@ -13,9 +13,9 @@ _ID_FIELDS: Final = ("traceId", "trace_id", "spanId", "span_id", "parentSpanId",
 
 
 def read_request(tree: dict[str, Any]) -> ExportTraceServiceRequest:
-    """The request that a JSON object is; unknown members are passed over, ids in `tree` are rewritten.
+    """Parse a JSON object as a request; skips unknown members and rewrites the ids in `tree`.
 
-    Raises: ValueError if it is none.
+    Raises: ValueError if it is not one.
     """
     try:
         _rewrite_ids(tree, _to_base64)
@@ -25,7 +25,7 @@ def read_request(tree: dict[str, Any]) -> ExportTraceServiceRequest:
 
 
 def write_request(request: ExportTraceServiceRequest) -> dict[str, Any]:
-    """A request as a JSON object; nothing is lost but fields that this OTLP version does not know."""
+    """A request as a JSON object; only fields that this OTLP version does not know are lost."""
     tree: dict[str, Any] = json_format.MessageToDict(request, use_integers_for_enums=True)
     _rewrite_ids(tree, _to_hex)
     return tree

@@ -39,7 +39,7 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> object:
-    """Load what pulls in the SDK or http.client when it is first asked for."""
+    """Import names that pull in the SDK or http.client on first access."""
     if name not in _LAZY:
         raise AttributeError(name)
     from importlib import import_module

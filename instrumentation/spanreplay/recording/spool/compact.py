@@ -1,8 +1,8 @@
-"""Compact records: a call as its own process writes it, made into a whole span by whoever reads it.
+"""Compact records: the agent's process writes a call in short form; readers expand it to a whole span.
 
-The agent waits while its call is recorded, so it writes only what cannot be known later: the redacted payloads, the
-numbers and the names, in one text. What follows from them (the key of a leaf call, the leaf hash, OpenInference's
-attributes, the OTLP message) is made when the spool is read or shipped.
+The agent waits while its call is recorded, so it writes only what cannot be derived later: the redacted payloads, the
+numbers and the names, as one text. Everything derived from them (the key of a function call, the leaf hash,
+OpenInference's attributes, the OTLP message) is computed when the spool is read or shipped.
 
 A spool file that holds compact records has magic `SPRSPOOL2` and begins with one context: the run, and the bytes of
 resource and scope that all its spans share. Payload of a context: `0x01`, JSON. Payload of a call: `0x02`, three lines
@@ -12,7 +12,7 @@ of ASCII text, then request, response, reads and digests as UTF-8:
     [run_id, kind, name, effect, keyspec, lane, code, call_id, key, meta, redactions, clocks]
     trace_id span_id parent_span_id start_ns end_ns flags request_bytes response_bytes reads_bytes
 
-The first two lines are the ones that the leaf hash covers (`seal.tree`).
+The leaf hash covers the first two lines (`seal.tree`).
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ CALL: Final = b"\x02"
 IS_SHOWN: Final = 1
 """Flag: an OpenInference span around the call shows it already."""
 IS_PARENT_REMOTE: Final = 2
-"""Flag: the span above lies in another process."""
+"""Flag: the parent span is in another process."""
 _LINES: Final = 3
 
 
 @dataclass(frozen=True)
 class Context:
-    """What all compact records of a file share."""
+    """The part that all compact records of a file share."""
 
     run_id: str
     resource: bytes
@@ -87,7 +87,7 @@ def _load_constant(line: bytes) -> tuple[Any, ...]:
 
 
 def decode_call(payload: bytes) -> tuple[CallRecord, int]:
-    """The call of a compact record, and its flags. Raises: ValueError if it is none."""
+    """The call of a compact record, and its flags. Raises: ValueError if it is not one."""
     try:
         return _decode_call(payload)
     except (LookupError, TypeError, RecursionError) as exc:
@@ -142,7 +142,7 @@ def _decode_call(payload: bytes) -> tuple[CallRecord, int]:
 
 
 def expand(payload: bytes, context: Context) -> bytes:
-    """A compact record as the ExportTraceServiceRequest that it stands for. Raises: ValueError if it is none."""
+    """Expand a compact record to its ExportTraceServiceRequest. Raises: ValueError if it is not one."""
     from spanreplay.recording.spans import build_span
     from spanreplay.recording.spool.encode import encode_in
 

@@ -1,7 +1,7 @@
-"""Delivers the frames of spool files: batches, acknowledgements, and what the collector refuses.
+"""Delivers the frames of spool files: batches, acknowledgements, and refused payloads.
 
-Exactly one courier works on a file at a time. A file of this process is claimed in memory, a file
-that a dead process left by taking its writer's flock.
+Exactly one courier works on a file at a time. A file of this process is claimed in memory; a file
+that a dead process left is claimed by taking its writer's flock.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _REFUSED: Final = frozenset({400, 413, 422})
 
 
 class Delivery(Enum):
-    """How far a file came: all of it, not for now, or not this file."""
+    """The outcome for one file: all of it delivered, not now, or not this file."""
 
     DRAINED = "drained"
     BUSY = "busy"
@@ -49,7 +49,7 @@ class Delivery(Enum):
 
 @dataclass
 class ShipReport:
-    """What was shipped. `remaining` files still hold unshipped spans; `live` ones are being written."""
+    """Totals of shipping. `remaining` files still hold unshipped spans; `live` files are being written."""
 
     payloads: int = 0
     bytes: int = 0
@@ -60,28 +60,28 @@ class ShipReport:
     error: str = ""
     url: str = ""
     phoenix_url: str = ""
-    """Where people see the spans, as the collector says."""
+    """Address of the Phoenix that shows the spans, as stated by the collector."""
 
     def link(self, span_id: str) -> str:
-        """The page of a span in Phoenix; empty where the collector knows none."""
+        """URL of a span's page in Phoenix; empty if the collector named no Phoenix."""
         return f"{self.phoenix_url}/redirects/spans/{span_id}" if self.phoenix_url else ""
 
 
 def read_ack(path: Path) -> int:
-    """The offset up to which a file is delivered; 0 if nothing is, or if the file does not say."""
+    """The offset up to which a file is delivered; 0 if nothing is, or if its ack file holds no valid offset."""
     try:
-        # Not through a link, and not from a FIFO, which would never end.
+        # Follow no link, and read no FIFO, which would never end.
         text = ack_path(path).read_text() if is_plain_file(ack_path(path)) else ""
         size = path.stat().st_size
     except (OSError, ValueError):
         return 0
     offset = int(text) if text.isdecimal() and len(text) < 20 else 0
-    # An offset beyond the end is not ours: better deliver twice than delete unread.
+    # An offset beyond the end is not ours: better to deliver twice than to delete undelivered spans.
     return offset if offset <= size else 0
 
 
 def write_ack(path: Path, offset: int) -> None:
-    """Say how far a file is delivered, at once or not at all. Raises: OSError."""
+    """Store how far a file is delivered, atomically. Raises: OSError."""
     target = ack_path(path)
     hidden = target.with_name(f".{target.name}.{os.getpid()}")
     descriptor = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -93,7 +93,7 @@ def write_ack(path: Path, offset: int) -> None:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process holds the lock of a file: its writer, or for a moment one that ships what is left there."""
+    """Whether a process holds the lock of a file: its writer, or briefly a process that ships its rest."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
@@ -111,7 +111,7 @@ def is_locked(path: Path) -> bool:
 
 @contextmanager
 def adopt(path: Path) -> Iterator[bool]:
-    """Hold the lock of a file whose writer is gone; False if it has an owner or went away."""
+    """Hold the lock of a file whose writer is gone; yields False if the file has an owner or is gone."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
@@ -138,7 +138,7 @@ _adopted_lock = threading.RLock()
 
 
 def _reset_after_fork() -> None:
-    """A child's copies of adopted files would keep their locks after the parent let go."""
+    """Close a child's copies of adopted files: they would keep the locks after the parent released them."""
     global _adopted_lock
     _adopted_lock = threading.RLock()
     while _adopted:
@@ -164,7 +164,7 @@ def _iter_batches(path: Path, offset: int, bytes_max: int) -> Iterator[list[Fram
 
 
 def _rejected_spans(body: bytes) -> int:
-    """How many spans an accepting reply says it rejected."""
+    """Number of spans that a successful reply reports as rejected."""
     if not body:
         return 0
     from google.protobuf.message import DecodeError
@@ -177,7 +177,7 @@ def _rejected_spans(body: bytes) -> int:
 
 
 def _server_of(url: str) -> str:
-    """Scheme, host and port: a path or query may hold a key."""
+    """Scheme, host and port only: a path or query may hold a secret key."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
@@ -188,7 +188,7 @@ class Courier:
     def __init__(self, sender: Sender, url: str) -> None:
         self.report = ShipReport(url=_server_of(url))
         self.told: Callable[[int], None] | None = None
-        """Told how many files were delivered."""
+        """Called with the number of files delivered so far."""
         self.retry_after_ms = 0
         self.sender = sender
         self._url = url
@@ -310,7 +310,7 @@ class Courier:
         try:
             write_ack(path, offset)
         except OSError as exc:
-            # Delivered twice after a restart at worst: the collector knows spans by their ids.
+            # At worst delivered twice after a restart: the collector identifies spans by their ids.
             self.say("ack", "cannot save the delivery state of %s: %s", path.name, exc.strerror)
 
     def _move_to_refused(self, path: Path) -> None:
@@ -323,7 +323,7 @@ class Courier:
         ack_path(path).unlink(missing_ok=True)
 
     def forget(self, paths: set[Path]) -> None:
-        """Drop what is remembered of files other than these."""
+        """Drop the state of all files except these."""
         for known in (self._offsets, self._server_errors):
             for path in set(known) - paths:
                 del known[path]

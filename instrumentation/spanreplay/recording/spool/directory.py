@@ -1,4 +1,4 @@
-"""The directory of local recordings: names in it, its creation, and how much it holds."""
+"""The directory of local recordings: its file names, its creation and its size."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def is_run_id(text: str) -> bool:
 
 
 def spool_directory(directory: Path) -> Path:
-    """Where the spool files of a data directory lie."""
+    """The folder that holds a data directory's spool files."""
     return directory / "spool"
 
 
@@ -66,7 +66,7 @@ def run_of_file(path: Path) -> str:
 
 
 def iter_spool_files(directory: Path) -> Iterator[Path]:
-    """Every spool file of a data directory, by name; none if the directory is missing. What is no file is said once."""
+    """Every spool file of a data directory, by name; none if it is missing. Logs each entry that is no file once."""
     try:
         paths = sorted(spool_directory(directory).iterdir())
     except (FileNotFoundError, NotADirectoryError):
@@ -95,9 +95,9 @@ def _ignore_in_git(directory: Path) -> None:
 def prepare_directory(directory: Path) -> Path:
     """Create a data directory with mode 0700, hidden from git, and return its spool directory.
 
-    A directory that the user made and named otherwise keeps its mode and gets no `.gitignore`, so
-    that pointing SPANREPLAY_DIR at a repository does not hide the repository.
-    Raises: OSError, also for a link where ours is expected.
+    An existing directory with another name keeps its mode and gets no `.gitignore`, so that pointing
+    SPANREPLAY_DIR at a repository does not hide the repository.
+    Raises: OSError, also if a link is where our directory is expected.
     """
     is_ours = directory.name == DEFAULT_NAME
     if not directory.is_dir():
@@ -111,10 +111,10 @@ def prepare_directory(directory: Path) -> Path:
 
 
 class Usage:
-    """About how many bytes a spool directory holds; shared by all writers of the process.
+    """Approximate number of bytes in a spool directory; shared by all writers of the process.
 
-    Not exact: it is measured at first use and after each USAGE_RESCAN_BYTES, and counts this
-    process's own bytes in between.
+    The directory is measured at first use and after each USAGE_RESCAN_BYTES; in between, only this
+    process's own bytes are counted.
     """
 
     def __init__(self, spool: Path) -> None:
@@ -124,7 +124,7 @@ class Usage:
         self._measured_at = float("-inf")
 
     def take(self, size: int, bytes_max: int) -> bool:
-        """Count `size` more bytes if they fit below `bytes_max`, and whether they do; may list the directory."""
+        """Count `size` more bytes if they fit within `bytes_max`; return whether they do. May list the directory."""
         if self._unmeasured_bytes + size > USAGE_RESCAN_BYTES:
             self._measure()
         if self._bytes + size > bytes_max:
@@ -139,11 +139,11 @@ class Usage:
 
     @property
     def known_bytes(self) -> int:
-        """As far as this process knows without looking."""
+        """The size as this process last knew it, without measuring."""
         return self._bytes
 
     def measure(self) -> int:
-        """Look how many bytes are there now."""
+        """Measure the directory and return its size."""
         self._measure()
         return self._bytes
 
@@ -156,7 +156,7 @@ class Usage:
                         if entry.is_file(follow_symlinks=False):
                             total += entry.stat(follow_symlinks=False).st_size
             except OSError:
-                # Missing, or a file went away while it was measured: the next append counts again.
+                # The folder is missing, or a file disappeared during the measurement: a later one corrects it.
                 continue
         self._bytes = total
         self._unmeasured_bytes = 0
@@ -167,5 +167,5 @@ _usages: dict[Path, Usage] = {}
 
 
 def usage_of(spool: Path) -> Usage:
-    """The process's one Usage of a spool directory."""
+    """The Usage of a spool directory, one per process."""
     return _usages.get(spool) or _usages.setdefault(spool, Usage(spool))

@@ -1,4 +1,4 @@
-"""An SDK span as the bytes of an ExportTraceServiceRequest.
+"""Encodes an SDK span as the bytes of an ExportTraceServiceRequest.
 
 The layers around the span (resource, scope) are encoded once per object and joined as bytes. The span itself is
 written field by field (`_plain_span`); one with events, links or nested values goes through a protobuf message,
@@ -27,7 +27,7 @@ _INT64_MAX: Final = 2**63 - 1
 _KINDS: Final = {kind: Span.SpanKind.Value(f"SPAN_KIND_{kind.name}") for kind in SpanKind}
 _CODES: Final = {code: Status.StatusCode.Value(f"STATUS_CODE_{code.name}") for code in StatusCode}
 _ONE_BYTE_LENGTHS: Final = 124
-"""A key and a text that together are shorter need one byte for each length around them."""
+"""If key and text together are shorter than this, each length around them fits in one byte."""
 _SHORT_BYTES: Final = 60
 _SHORT_TEXTS_MAX: Final = 1024
 _HAS_IS_REMOTE: Final = 0x100
@@ -89,7 +89,7 @@ def _fill(target: AnyValue, value: object, depth: int) -> None:
     elif isinstance(value, (bytes, bytearray, memoryview)):
         target.bytes_value = bytes(value)
     elif not isinstance(value, (Mapping, Sequence)):
-        # The SDK casts such values to text before we see them; a span made by hand may carry one.
+        # The SDK converts such values to text before we see them; a hand-made span may carry one.
         target.string_value = _clean_text(repr(value))
     elif depth >= VALUE_DEPTH_MAX:
         target.string_value = _flatten(value)
@@ -106,7 +106,7 @@ def _int_text(value: int) -> str:
     try:
         return str(value)
     except ValueError:
-        # Beyond the digits that Python converts (4300 by default).
+        # More digits than Python converts (4300 by default).
         return hex(value)
 
 
@@ -181,7 +181,7 @@ def _span_bytes(span: ReadableSpan) -> bytes:
     return message.SerializeToString()
 
 
-# ── Spans without events and links, written directly: a third of the time ──────────────────────────────────────
+# ── Spans without events and links, written directly: in a third of the time ───────────────────────────────────
 _ATTRIBUTE: Final = b"\x4a"
 _TRUE: Final = b"\x12\x02\x10\x01"
 _FALSE: Final = b"\x12\x02\x10\x00"
@@ -196,11 +196,11 @@ _STATUS_BYTES: Final = {
 }
 _keys: dict[str, bytes] = {}
 _short_texts: dict[tuple[str, str], bytes] = {}
-"""Whole attributes that come again and again: names, lanes, versions."""
+"""Whole encoded attributes that recur: names, lanes, versions."""
 
 
 def _plain_span(span: ReadableSpan) -> bytes | None:
-    """The span's bytes; None if it has what only `_span_bytes` writes."""
+    """The span's bytes; None if it has a field that only `_span_bytes` writes."""
     context = span.context
     if context is None or context.trace_state or span.events or span.links or span.dropped_attributes:
         return None
@@ -308,12 +308,12 @@ def _scope_prefix(scope: Any) -> bytes:
 
 
 def encode_surroundings(resource: object, scope: object) -> tuple[bytes, bytes]:
-    """What `encode_in` puts around a span of this resource and scope."""
+    """The resource and scope bytes that `encode_in` puts around a span."""
     return _resource_prefix(resource), _scope_prefix(scope)
 
 
 def encode_in(span: ReadableSpan, resource: bytes, scope: bytes) -> bytes:
-    """One span as a whole ExportTraceServiceRequest with these surroundings; its own resource and scope are ignored."""
+    """One span as a whole ExportTraceServiceRequest with this resource and scope; the span's own are ignored."""
     body = _plain_span(span)
     if body is None:
         body = _span_bytes(span)
@@ -340,7 +340,7 @@ class SpanEncoder:
     """Encodes spans and remembers the bytes of resources and scopes by identity; thread-safe."""
 
     def __init__(self) -> None:
-        # The object is kept with its bytes, so that its id cannot be given to another one.
+        # The object is kept with its bytes, so that its id cannot be reused for another object.
         self._resources: dict[int, tuple[object, bytes]] = {}
         self._scopes: dict[int, tuple[object, bytes]] = {}
 

@@ -2,8 +2,8 @@
 
 A frame is `u32 LE length, u32 LE zlib.crc32(payload), payload`; the payload is one serialized
 ExportTraceServiceRequest or, in files of version 2, a compact record that stands for one (`compact`).
-A frame that was cut off by the end of the file was never acknowledged to anybody: readers ignore it.
-Everything else that does not add up is damage and is said.
+A frame that is cut off by the end of the file was never acknowledged, so readers ignore it.
+Any other inconsistency is damage and raises an error.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _COMPACT: Final = b"\x02"
 
 
 class Record(NamedTuple):
-    """One payload as it lies in the file, between two offsets; a compact one has its file's context."""
+    """One payload as stored, with its file offsets; a compact one has its file's context."""
 
     payload: bytes
     start: int
@@ -93,7 +93,7 @@ def _check_magic(head: bytes, name: str) -> bool:
 
 
 def damaged_at(name: str, offset: int, what: str) -> DamagedRecording:
-    """The error of a file that does not add up."""
+    """Return the error for a file that is damaged at this offset."""
     return DamagedRecording(
         f"{name} is damaged at byte {offset}: {what}",
         hint="restore the file from a copy, or delete it to list the other runs without this warning",
@@ -101,7 +101,7 @@ def damaged_at(name: str, offset: int, what: str) -> DamagedRecording:
 
 
 def _holds_frame(rest: bytes) -> bool:
-    """Whether a whole valid frame is found in the remains of a file, bounded in effort."""
+    """Whether the rest of a file contains a whole valid frame; bounded in effort."""
     view = memoryview(rest)
     for tries, match in enumerate(_FRAME_START.finditer(rest)):
         if tries >= _RESYNC_TRIES_MAX:
@@ -122,9 +122,9 @@ def _only_zeros(stream: BinaryIO) -> bool:
 
 
 def scan_records(stream: BinaryIO, name: str, offset: int = 0) -> Iterator[Record]:
-    """Every whole payload of a seekable stream from `offset` on, as it lies there; lazy.
+    """Every whole payload of a seekable stream from `offset` on, as stored; lazy.
 
-    `name` is what errors call the stream. `offset` is 0 or the `end` of an earlier frame.
+    Errors call the stream `name`. `offset` is 0 or the `end` of an earlier frame.
     Raises: ForeignFile, NewerSchema, DamagedRecording.
     """
     stream.seek(0)
@@ -159,7 +159,7 @@ def _scan(stream: BinaryIO, name: str, position: int, context: Context | None) -
             raise damaged_at(name, position, f"a frame of {length} bytes cannot be")
         payload = stream.read(length)
         if len(payload) < length:
-            # A damaged length looks like a torn tail, but then whole frames lie behind it.
+            # A damaged length looks like a torn tail, but then whole frames follow it.
             if _holds_frame(payload):
                 raise damaged_at(name, position, f"its length {length} reaches beyond the end of the file")
             return
@@ -185,7 +185,7 @@ def expand_record(record: Record, name: str) -> bytes:
 
 
 def scan_frames(stream: BinaryIO, name: str, offset: int = 0) -> Iterator[Frame]:
-    """What `scan_records` gives, compact records expanded. Raises: ForeignFile, NewerSchema, DamagedRecording."""
+    """Like `scan_records`, with compact records expanded. Raises: ForeignFile, NewerSchema, DamagedRecording."""
     for record in scan_records(stream, name, offset):
         yield Frame(expand_record(record, name), record.end, record.start)
 
@@ -200,7 +200,7 @@ def scan_file(path: Path, offset: int = 0) -> Iterator[Frame]:
 
 
 def scan_file_records(path: Path) -> Iterator[Record]:
-    """Every whole payload of a spool file as it lies there; lazy. Raises: as `scan_file`."""
+    """Every whole payload of a spool file, as stored; lazy. Raises: as `scan_file`."""
     with path.open("rb") as stream:
         yield from scan_records(stream, str(path))
 
@@ -215,7 +215,7 @@ def iter_frames(path: Path, offset: int = 0) -> Iterator[bytes]:
 
 
 def write_spool_file(path: Path, payloads: Iterable[bytes]) -> None:
-    """A spool file with mode 0600 that appears whole or not at all. Raises: OSError."""
+    """Write a spool file with mode 0600, whole or not at all. Raises: OSError."""
     hidden = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:

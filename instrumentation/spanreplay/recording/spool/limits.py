@@ -1,4 +1,4 @@
-"""Limits of the spool and of `.replay` files; the ones shared with other parts are in `config`."""
+"""Limits of the spool and of `.replay` files; limits shared with other parts are in `config`."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Final
 from spanreplay.model.config import OTLP_MESSAGE_BYTES_MAX
 
 FRAME_BYTES_MAX: Final = OTLP_MESSAGE_BYTES_MAX
-"""One payload; a larger one is dropped and counted, and a file that claims one is damaged."""
+"""Size of one payload; a larger one is dropped and counted, and a file that claims one is damaged."""
 SEGMENT_BYTES_MAX: Final = 64 * 1024 * 1024
-"""A writer goes on in a new file here, so that a long-lived server's shipped files can be deleted."""
+"""At this size a writer starts a new file, so that a long-lived server's shipped files can be deleted."""
 FSYNC_INTERVAL_MS: Final = 1_000
 REMOVAL_CHECK_MS: Final = 20
-"""How often a writer looks whether its file still has a name; what it wrote to a nameless one is counted as dropped."""
+"""How often a writer checks that its file still has a name; records in a removed file are counted as dropped."""
 USAGE_RESCAN_BYTES: Final = 64 * 1024 * 1024
-"""A writer measures the directory anew after so many bytes; other processes write there too."""
+"""A writer measures the directory again after this many bytes, because other processes write there too."""
 USAGE_RESCAN_MS: Final = 1_000
-"""A full directory is measured anew at most this often."""
+"""A full directory is measured again at most this often."""
 
 PREFIX_CHARS_MIN: Final = 6
 """Shortest prefix of a run id that is looked up."""
@@ -42,4 +42,4 @@ SHIP_SERVER_ERRORS_MAX: Final = 5
 """Tries of a batch that the collector answers with 500 before it is treated as refused."""
 SHIP_REPLY_BYTES_MAX: Final = 64 * 1024
 ODD_FILES_SAID_MAX: Final = 100
-"""Things in a spool directory that are no files, and that the log names."""
+"""Entries of a spool directory that are not plain files and that the log names."""

@@ -1,7 +1,7 @@
-"""Many recorded requests as one: each resource and scope once, and no `open` record beside its end; pure.
+"""Merge recorded requests into one: each resource and scope once, and no `open` record beside its final one; pure.
 
 The spool holds a whole ExportTraceServiceRequest for each span, so that any of them can be lost without the others.
-On the wire they travel together. Works on the bytes: spans are moved, never decoded or written anew.
+On the wire they travel together. Works on the bytes: spans are moved, never decoded or re-encoded.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _OPEN: Final = Outcome.OPEN.value.encode()
 _OPEN_PAIR: Final = bytes((0x0A, len(_KEY), *_KEY, 0x12, len(_OPEN) + 2, 0x0A, len(_OPEN), *_OPEN))
 
 _Field = tuple[int, int, int, int]
-"""number, where the field begins, where its content does, where it ends"""
+"""number, start of the field, start of its content, end"""
 
 
 def merge_requests(payloads: Sequence[bytes]) -> bytes:
-    """One request with the spans of these; what is not laid out as ours is joined as it is, which is valid too.
+    """One request with the spans of these; if one is not laid out like ours, all are concatenated, also valid OTLP.
 
     An `open` record is left out if the final record of its span, or a later open one, is in the same batch.
     """
@@ -69,7 +69,7 @@ def _merge(payloads: Sequence[bytes]) -> bytes:
 
 
 def _iter_spans(payload: bytes) -> Iterator[tuple[bytes, bytes, bytes, bytes]]:
-    """Of each span: its resource's bytes, its scope's, its own as a field, and its own alone."""
+    """For each span: the bytes of its resource, of its scope, of the span as a field, and of the span alone."""
     for number, _, start, end in _walk(payload, 0, len(payload)):
         if number != _RESOURCE_SPANS:
             raise ValueError
@@ -81,7 +81,7 @@ def _iter_spans(payload: bytes) -> Iterator[tuple[bytes, bytes, bytes, bytes]]:
 
 
 def _split(payload: bytes, start: int, end: int, number: int) -> tuple[bytes, list[_Field]]:
-    """The bytes of all other fields, and the fields of that number."""
+    """The bytes of all other fields, and the fields with this number."""
     others, found = [], []
     for field in _walk(payload, start, end):
         if field[0] == number:
@@ -95,7 +95,7 @@ def _read_ids(span: bytes) -> bytes:
     ids = b""
     for number, _, start, end in _walk(span, 0, len(span)):
         if number not in (_TRACE_ID, _SPAN_ID):
-            break  # ours come first
+            break  # our spans begin with the ids
         ids += span[start:end]
     if len(ids) != 24:
         raise ValueError
@@ -103,14 +103,14 @@ def _read_ids(span: bytes) -> bytes:
 
 
 def _is_open(span: bytes) -> bool:
-    # The pair as bytes may also stand inside of a text: only a field of its own counts.
+    # The same bytes may occur inside a text: only a whole field counts.
     return _OPEN_PAIR in span and any(
         number == _ATTRIBUTES and span[start:end] == _OPEN_PAIR for number, _, start, end in _walk(span, 0, len(span))
     )
 
 
 def _walk(data: bytes, at: int, end: int) -> Iterator[_Field]:
-    """Every field of a message. Raises: ValueError or IndexError if it is none."""
+    """Every field of a message. Raises: ValueError or IndexError if it is not one."""
     while at < end:
         begin = at
         tag, at = _varint(data, at)
@@ -121,7 +121,7 @@ def _walk(data: bytes, at: int, end: int) -> Iterator[_Field]:
             _, after = _varint(data, at)
             size = after - at
         else:
-            size = _FIXED.get(kind, end)  # a group, which nobody writes any more, reaches beyond the end
+            size = _FIXED.get(kind, end)  # a group (obsolete) reaches beyond the end: an error
         if at + size > end:
             raise ValueError
         yield tag >> 3, begin, at, at + size

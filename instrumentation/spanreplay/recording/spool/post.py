@@ -21,14 +21,14 @@ from spanreplay.recording.spool.target import Target
 __all__ = ["COLLECTOR_HEADER", "PHOENIX_HEADER", "Reply", "Sender", "parse_phoenix_url"]
 
 COLLECTOR_HEADER: Final = "x-spanreplay-collector"
-"""What `/healthz` of a collector of ours carries, and of nobody else's."""
+"""Header that only a spanreplay collector sends from `/healthz`."""
 
 PHOENIX_HEADER: Final = "x-spanreplay-phoenix"
-"""What a collector's answer carries where it shows spans in a Phoenix: its address."""
+"""Header with the address of the Phoenix in which a collector shows its spans."""
 _URL: Final = re.compile(r"https?://[A-Za-z0-9._:\[\]-]+(?:/[A-Za-z0-9._~/-]*)?")
 _URL_CHARACTERS_MAX: Final = 200
 _FAILURES: Final = (OSError, http.client.HTTPException, ValueError)
-# What a server's closing of an idle connection looks like from here.
+# Errors on a connection that the server closed while it was idle.
 _STALE: Final = (
     http.client.RemoteDisconnected,
     http.client.CannotSendRequest,
@@ -40,7 +40,7 @@ _STALE: Final = (
 
 @dataclass(frozen=True)
 class Reply:
-    """What came back; status 0 and `error` if nothing did."""
+    """The server's reply; status 0 and `error` if there was none."""
 
     status: int
     error: str = ""
@@ -50,13 +50,13 @@ class Reply:
 
 
 def parse_phoenix_url(text: str | None) -> str:
-    """The address of Phoenix that a collector states; empty if it is no plain URL."""
+    """The address of Phoenix that a collector states; empty if it is not a plain URL."""
     text = (text or "").strip().rstrip("/")
     return text if len(text) <= _URL_CHARACTERS_MAX and _URL.fullmatch(text) else ""
 
 
 def parse_retry_after(text: str | None) -> int:
-    """The milliseconds that a Retry-After header asks to wait, bounded; 0 if it asks for nothing."""
+    """The wait in milliseconds that a Retry-After header asks for, bounded; 0 if it asks for none."""
     if not text:
         return 0
     text = text.strip()
@@ -86,7 +86,7 @@ class Sender:
             self._headers["content-encoding"] = "gzip"
 
     def post(self, body: bytes, timeout_s: float) -> Reply:
-        """Send one request. Never raises for what the network or the server does."""
+        """Send one request. Never raises on network or server errors."""
         if self._target.is_gzip:
             packer = zlib.compressobj(level=1, wbits=31)
             body = packer.compress(body) + packer.flush()
@@ -104,7 +104,7 @@ class Sender:
             return Reply(0, type(exc).__name__)
 
     def is_collector(self, timeout_s: float) -> bool | None:
-        """Whether a collector of ours answers at the target; None if nobody answers. Sends no span."""
+        """Whether a spanreplay collector answers at the target; None if nothing answers. Sends no span."""
         path = self._parts.path.removesuffix("/v1/traces") + "/healthz"
         try:
             connection = self._connect(timeout_s)

@@ -1,4 +1,4 @@
-"""Takes every finished span of the process into the spool, on the thread that ended it."""
+"""Writes every finished span of the process to the spool, on the thread that ended it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _encode: Callable[[ReadableSpan], bytes] | None = None
 
 
 def _before_fork() -> None:
-    """Wait for a thread that imports these: in the new process it would never come to the end of that."""
+    """Wait for a thread that is importing these modules: in the child the import would never finish."""
     if threading.active_count() > 1:
         from spanreplay.recording.spool import compact, encode  # noqa: F401 -- for later
 
@@ -47,7 +47,7 @@ os.register_at_fork(before=_before_fork)
 
 
 class CallSink:
-    """Where compact records of calls go, without a span in between; what they share is told first by `adopt`."""
+    """Writes compact records of calls without building a span; `adopt` must first set the part that they share."""
 
     __slots__ = ("_shipper", "_writer", "owner", "write")
 
@@ -55,11 +55,11 @@ class CallSink:
         self._writer = writer
         self._shipper = shipper
         self.write: Callable[[bytes], object] = writer.append if shipper is None else self._write_and_ship
-        """Take one compact record into the spool; one that can't be written is counted there. Never raises."""
+        """Write one compact record to the spool; the writer counts a failed one as dropped. Never raises."""
         self.owner: object = None
 
     def adopt(self, owner: object, run_id: str, resource: Resource, scope: InstrumentationScope) -> None:
-        """What comes from now on belongs to this run; `resource` is redacted."""
+        """Assign all later records to this run; `resource` is already redacted."""
         from spanreplay.recording.spool.compact import encode_context
         from spanreplay.recording.spool.encode import encode_surroundings
 
@@ -88,22 +88,22 @@ class SpoolSpanProcessor(SpanProcessor):
 
     @property
     def dropped(self) -> int:
-        """Spans that are not in the spool."""
+        """Number of spans that could not be encoded or written."""
         return self._not_encoded + self._writer.dropped
 
     @property
     def shipper(self) -> Shipper | None:
-        """Delivers the spool of this process; None where nothing is shipped."""
+        """Delivers the spool of this process; None if nothing is shipped."""
         return self._shipper
 
     @property
     def report(self) -> ShipReport | None:
-        """What was shipped so far; None where nothing is."""
+        """Totals shipped so far; None if nothing is shipped."""
         shipper = self._shipper
         return None if shipper is None else shipper.report
 
     def doubt(self) -> None:
-        """Ship only if a collector of ours takes it; else keep what is recorded on this machine."""
+        """Ship only if the target is a spanreplay collector; otherwise keep the recordings on this machine."""
         if self._shipper is not None:
             self._shipper.doubt(self._stay)
 
@@ -112,7 +112,7 @@ class SpoolSpanProcessor(SpanProcessor):
         self._writer.stay()
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Record a finished span; one that the sampler left out is ignored."""
+        """Record a finished span; unsampled spans are ignored."""
         context = span.get_span_context()
         if context is not None and not context.trace_flags.sampled:
             return
@@ -128,7 +128,7 @@ class SpoolSpanProcessor(SpanProcessor):
             shipper.notify()
 
     def force_flush(self, timeout_millis: int = 30000) -> bool:
-        """Whether everything recorded so far was delivered in time; True where nothing is shipped."""
+        """Deliver everything recorded so far; return whether that succeeded in time. True if nothing is shipped."""
         shipper = self._shipper
         return shipper is None or shipper.flush(timeout_millis)
 

@@ -1,7 +1,7 @@
 """The runs in a spool directory, as a catalog.
 
-A run may lie in several files (one for each process that took part) and a file may hold spans of
-several runs (a server). The catalog remembers what it read of a file until its size or time changes.
+A run may be spread over several files (one for each process that took part) and a file may hold spans of
+several runs (a server). The catalog caches what it read of a file until the file's size or time changes.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class _Indexed:
 
 
 def _start_ns(run_id: str) -> int:
-    """When a UUIDv7 was made, in nanoseconds since the epoch; 0 for another kind of id."""
+    """Creation time of a UUIDv7, in nanoseconds since the epoch; 0 for another kind of id."""
     return int(run_id[:12], 16) * 1_000_000 if run_id[12] == "7" else 0
 
 
 def _with_start(recording: Recording) -> Recording:
-    """The recording, with its start by its id where the root span is missing."""
+    """The recording; if its root span is missing, the start is taken from the run id."""
     if recording.root.start_ns:
         return recording
     return replace(recording, root=replace(recording.root, start_ns=_start_ns(recording.run_id)))
@@ -72,7 +72,7 @@ class SpoolCatalog:
     def search(self, query: RunQuery) -> list[RunSummary]:
         """Matching runs, newest first, at most `query.limit` (1000 at most).
 
-        A damaged file is said in the log once; what can be read of it is listed.
+        A damaged file is logged once; its readable part is listed.
         """
         limit = min(query.limit, RUNS_MAX)
         found: list[RunSummary] = []
@@ -111,9 +111,9 @@ class SpoolCatalog:
             return builder.build()
 
     def iter_recordings(self, since_ns: int = 0) -> Iterator[Recording]:
-        """Every run that can have begun at or after a time, by the time in its id; oldest first, one in memory.
+        """Every run that may have begun at or after a time, by the time in its id; oldest first, one in memory.
 
-        A run that is damaged is said in the log once and passed over.
+        A damaged run is logged once and skipped.
         """
         from spanreplay.recording.otlp.otlp import RecordingBuilder
 
@@ -122,7 +122,7 @@ class SpoolCatalog:
         for run_id in sorted(files, key=lambda r: (_start_ns(r), r)):
             made_ns = _start_ns(run_id)
             if made_ns and made_ns + _DAY_NS < since_ns:
-                continue  # not worth reading: its id is a day older
+                continue  # not worth reading: its id is more than a day older
             builder = RecordingBuilder(run_id)
             try:
                 for path, record in self._iter_run(run_id, files[run_id]):
@@ -143,7 +143,7 @@ class SpoolCatalog:
         return next(self.iter_exports([run_id]))
 
     def iter_exports(self, run_ids: Iterable[str]) -> Iterator[bytes]:
-        """Each of these runs as `export` gives it, in their order; the directory is looked through once.
+        """Export each of these runs, in the given order; the directory is read only once.
 
         Raises: RunNotFound, AmbiguousRun, DamagedRecording, NewerSchema.
         """
@@ -152,16 +152,16 @@ class SpoolCatalog:
         for run_id in run_ids:
             with self._lock:
                 whole_id = self._resolve(run_id, files)
-                # A record may lie here twice: as recorded and in a file that was imported.
+                # A record may be here twice: as recorded, and in an imported file.
                 payloads = dict.fromkeys(self._iter_payloads(whole_id, files[whole_id]))
             yield bundle_file.pack(whole_id, payloads)
 
     def import_bundle(self, bundle: bytes, *, to_ship: bool = False) -> Imported:
-        """Take in a `.replay` file; importing the same one twice changes nothing.
+        """Import a `.replay` file; importing it twice is harmless.
 
         The file stays on this machine unless `to_ship`.
-        Raises: ForeignFile, DamagedRecording, NewerSchema, RunNotFound; SourceError, also where the run is here
-        already and the file has other content.
+        Raises: ForeignFile, DamagedRecording, NewerSchema, RunNotFound; SourceError, also if the run is already here
+        with different content.
         """
         from spanreplay.recording.otlp.otlp import build_recording
 
@@ -184,7 +184,7 @@ class SpoolCatalog:
         return Imported(read.run_id, sum(count_spans(r) for r in requests))
 
     def _check_same(self, found: Recording) -> None:
-        """Refuse records that differ from those of a run that is here: the first stay. Raises: SourceError."""
+        """Refuse a recording that differs from a run already here, which is kept. Raises: SourceError."""
         try:
             here = self.load(found.run_id)
         except RunNotFound:
@@ -202,17 +202,17 @@ class SpoolCatalog:
             )
 
     def is_written(self, run_id: str) -> bool:
-        """Whether a living process holds a file of this run open to write to it."""
+        """Whether a living process is writing a file of this run."""
         return any(is_locked(path) for path in self._refresh().get(run_id, []))
 
     def close(self) -> None:
-        """Forget what was read; idempotent."""
+        """Drop the cache; idempotent."""
         with self._lock:
             self._indexed.clear()
             self._summaries.clear()
 
     def _refresh(self) -> dict[str, list[Path]]:
-        """Read what is new and return the files of each run."""
+        """Read new and changed files, and return the files of each run."""
         indexed: dict[Path, _Indexed] = {}
         files: dict[str, list[Path]] = {}
         for path in iter_spool_files(self._directory):
@@ -237,7 +237,7 @@ class SpoolCatalog:
         return frozenset(run_ids - {""})
 
     def _iter_readable(self, path: Path) -> Iterator[Record]:
-        """The records of a file up to the first damage, which is said once."""
+        """The records of a file up to the first damage, which is logged once."""
         try:
             yield from scan_file_records(path)
         except FileNotFoundError:
@@ -276,7 +276,7 @@ class SpoolCatalog:
         return found[0]
 
     def _iter_run(self, run_id: str, paths: list[Path]) -> Iterator[tuple[Path, Record]]:
-        """The records that may belong to a run, with their files; damage is raised."""
+        """The records that may belong to a run, with their files; raises on damage."""
         for path in paths:
             default_run = run_of_file(path)
             try:
@@ -289,7 +289,7 @@ class SpoolCatalog:
                 raise SourceError(f"cannot read {path}: {exc.strerror}") from exc
 
     def _iter_payloads(self, run_id: str, paths: list[Path]) -> Iterator[bytes]:
-        """What is the run's in its records, as OTLP requests."""
+        """The run's own spans in these files, as OTLP requests."""
         for path, record in self._iter_run(run_id, paths):
             payload = expand_record(record, str(path))
             selected = select_run(payload, run_id, default_run=run_of_file(path), name=str(path))

@@ -1,4 +1,4 @@
-"""Questions about one payload of the spool; pure. protobuf is imported when first needed."""
+"""Inspects one payload of the spool; pure. protobuf is imported when first needed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["add_record", "count_spans", "parse_payload", "run_ids_in", "runs_of_record", "select_run"]
 
-# KeyValue{key: "spanreplay.run_id", value: AnyValue{string_value: 32 hex}} as protobuf bytes. Looking for
-# it costs a hundredth of parsing. Text that merely contains it makes a candidate that parsing then refutes.
+# KeyValue{key: "spanreplay.run_id", value: AnyValue{string_value: 32 hex}} as protobuf bytes. Searching for
+# it costs a hundredth of parsing. Text that merely contains it gives a candidate, which parsing then rules out.
 _RUN_ID_FIELD: Final = re.compile(rb"\x0a\x11spanreplay\.run_id\x12\x22\x0a\x20([0-9a-f]{32})")
 
 
@@ -32,7 +32,7 @@ def runs_of_record(record: Record) -> set[str]:
 
 
 def add_record(builder: RecordingBuilder, record: Record, name: str) -> None:
-    """Give a record's calls to a builder; `name` is what errors call its file.
+    """Give a record's calls to a builder; errors call its file `name`.
 
     Raises: DamagedRecording, NewerSchema.
     """
@@ -49,7 +49,7 @@ def add_record(builder: RecordingBuilder, record: Record, name: str) -> None:
 
 
 def parse_payload(payload: bytes, name: str) -> ExportTraceServiceRequest:
-    """A payload as a message; `name` is what the error calls its file. Raises: DamagedRecording."""
+    """Parse a payload; the error calls its file `name`. Raises: DamagedRecording."""
     from google.protobuf.message import DecodeError
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
@@ -63,12 +63,12 @@ def parse_payload(payload: bytes, name: str) -> ExportTraceServiceRequest:
 
 
 def count_spans(request: ExportTraceServiceRequest) -> int:
-    """How many spans a request holds."""
+    """Number of spans in a request."""
     return sum(len(s.spans) for r in request.resource_spans for s in r.scope_spans)
 
 
 def select_run(payload: bytes, run_id: str, *, default_run: str, name: str) -> bytes:
-    """The part of a payload that belongs to a run; the same bytes if all of it does, else empty or rebuilt.
+    """The part of a payload that belongs to a run: the same bytes if all of it does, otherwise empty or rebuilt.
 
     `default_run` is the run of spans that name none. Raises: DamagedRecording.
     """

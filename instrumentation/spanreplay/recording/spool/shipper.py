@@ -1,7 +1,7 @@
 """Delivers the spool to a collector from a daemon thread; the agent never waits for it.
 
-The spool files are the queue: a dead collector costs nothing but disk, and what one process leaves
-behind the next one delivers.
+The spool files are the queue: a dead collector costs only disk space, and the next process delivers
+the files that one process leaves.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 _NEVER = float("inf")
 _TRIES_MAX = 10_000
-# Deliveries after which other files of the same pass would fare no better.
+# Outcomes after which the other files of the same pass need not be tried.
 _ENDS_PASS = frozenset({Delivery.BUSY, Delivery.UNREACHABLE, Delivery.OUT_OF_TIME})
 
 _claims: set[Path] = set()
@@ -49,7 +49,7 @@ _claims_lock = threading.RLock()
 
 
 class _Pass:
-    """One look at every file that may be shipped; knows no threads and no time of day."""
+    """One pass over every file that may be shipped; starts no threads and keeps no schedule."""
 
     def __init__(self, directory: Path, target: Target, *, ships_unmarked: bool) -> None:
         self.courier = Courier(Sender(target), target.url)
@@ -85,7 +85,7 @@ class _Pass:
         self.courier.sender.close()
 
     def _left(self, own: set[Path]) -> list[Path]:
-        """Files that nobody of this process writes; those it wrote before come first."""
+        """Files that this process is not writing; those that it wrote before come first."""
         paths = [p for p in iter_spool_files(self._directory) if p not in own]
         if self._ships_unmarked:
             refused = spool_directory(self._directory) / REFUSED
@@ -112,7 +112,7 @@ class _Pass:
     def _ship_own(self, path: Path, deadline: float) -> Delivery:
         with _claims_lock:
             if path in _claims:
-                # Another shipper of this process is at it.
+                # Another shipper of this process is working on it.
                 return Delivery.STUCK
             _claims.add(path)
         try:
@@ -123,18 +123,18 @@ class _Pass:
 
 
 class Shipper:
-    """Ships what the writers of this process append under a directory, and what dead ones left there.
+    """Ships the spans that this process's writers append under a directory, and those that dead processes left.
 
-    The thread starts at the first notify(). Nothing here raises into the agent; each cause of trouble
+    The thread starts at the first notify(). Nothing here raises into the agent; each cause of failure
     is logged once. A forked child has a shipper of its own. `interval_ms` is how long appends are
-    gathered before they are sent.
+    collected before they are sent.
     """
 
     def __init__(self, directory: Path, target: Target, *, interval_ms: int = SHIP_INTERVAL_MS) -> None:
         self._directory = directory
         self._target = target
         self._interval_s = interval_ms / 1000
-        # A generator of our own: the agent's sequence of random numbers is not ours to advance.
+        # Our own generator, so that the agent's sequence of random numbers does not advance.
         self._random = random.Random()  # noqa: S311 - jitter, not a secret
         self._keep: Callable[[], None] | None = None
         self._is_withdrawn = False
@@ -160,33 +160,33 @@ class Shipper:
 
     @property
     def report(self) -> ShipReport:
-        """What was shipped so far: a copy."""
+        """A copy of the totals shipped so far."""
         return replace(self._pass.courier.report)
 
     def doubt(self, keep: Callable[[], None]) -> None:
-        """Ask, before anything else is sent, whether the target is a collector of ours; if not, send nothing more.
+        """Before sending anything, check that the target is a spanreplay collector; if it is not, ship nothing.
 
-        `keep` is called then, on the shipper's thread.
+        In that case `keep` is called, on the shipper's thread.
         """
         if not self._is_withdrawn:
             self._keep = keep
 
     def notify(self) -> None:
-        """Something was appended; returns at once. Starts the thread. Never raises."""
+        """Tell the shipper that something was appended. Starts the thread, returns at once, never raises."""
         if self._is_dirty:
             return
         with self._wake:
             self._is_dirty = True
-            # While the collector is away the next try is planned already.
+            # While the collector is unavailable, the next try is already scheduled.
             if self._ensure_thread() and not self._failures:
                 self._pass_at = min(self._pass_at, monotonic() + self._interval_s)
                 self._wake.notify_all()
 
     def flush(self, timeout_ms: int = SHIP_EXIT_TIMEOUT_MS) -> bool:
-        """Ship everything now; True if all is delivered, False at the timeout or if nobody answers.
+        """Ship everything now; True if all is delivered, False at the timeout or if nothing answers.
 
-        While the collector answers that it is busy, the flush goes on until the timeout; where nothing
-        answers it ends early, since the next process ships what is left.
+        While the collector answers that it is busy, the flush continues until the timeout; if nothing
+        answers it ends early, because the next process ships the rest.
         """
         deadline = monotonic() + timeout_ms / 1000
         with self._wake:
@@ -202,7 +202,7 @@ class Shipper:
             return is_done and self._is_flushed
 
     def shutdown(self, timeout_ms: int = SHIP_EXIT_TIMEOUT_MS) -> bool:
-        """Flush and end the thread; idempotent. Close the writers first, then their files are deleted."""
+        """Flush and end the thread; idempotent. Close the writers first, so that their files are deleted."""
         is_flushed = self.flush(timeout_ms)
         with self._wake:
             self._is_stopped = True
@@ -227,13 +227,13 @@ class Shipper:
         return self._thread is not None
 
     def _due(self) -> float:
-        """When the next pass is to begin; lock held."""
+        """The time at which the next pass begins; the caller holds the lock."""
         if self._flushes_done < self._flushes_wanted:
             return max(self._not_before, self._flush_at)
         return max(self._not_before, min(self._pass_at, self._scan_at))
 
     def _run(self) -> None:
-        # What this thread does is no part of the run: neither calls nor leaks
+        # This thread's work is not part of the run: it counts neither as calls nor as leaks
         otel_context.attach(otel_context.set_value(_SUPPRESS_INSTRUMENTATION_KEY, True))
         while True:
             with self._wake:
@@ -243,7 +243,7 @@ class Shipper:
                         continue
                     self._wake.wait(min(pause, threading.TIMEOUT_MAX))
                 if self._is_stopped:
-                    # A flush that came while the last pass ran is waited for by somebody.
+                    # A caller may still wait for a flush that was requested during the last pass.
                     self._end_flush(Delivery.DRAINED if self._is_withdrawn else Delivery.STUCK, self._flushes_wanted)
                     break
                 wanted = self._flushes_wanted
@@ -258,7 +258,7 @@ class Shipper:
         self._pass.close()
 
     def _gives_up(self, due: float) -> bool:
-        """Whether a flush waits for something that comes after its deadline; lock held."""
+        """Whether a flush is pending whose deadline is before `due`; the caller holds the lock."""
         return self._flushes_done < self._flushes_wanted and due > self._flush_deadline
 
     def _run_pass(self, deadline: float, *, with_left: bool) -> Delivery:
@@ -288,7 +288,7 @@ class Shipper:
         )
 
     def _plan_next(self, delivery: Delivery, wanted: int, *, with_left: bool) -> None:
-        """Set when to try again after a pass; lock held."""
+        """Schedule the next try after a pass; the caller holds the lock."""
         now = monotonic()
         if with_left:
             self._scan_at = now + SHIP_SCAN_MS / 1000
@@ -315,7 +315,7 @@ class Shipper:
             self._wake.notify_all()
 
     def _reset_after_fork(self) -> None:
-        """In a child: no thread runs here, the locks may be held, the connection is the parent's."""
+        """Reset in a forked child: its thread is gone, locks may be held, and the connection is the parent's."""
         self._pass.close()
         self._reset()
 
@@ -339,10 +339,10 @@ def ship_all(
 ) -> ShipReport:
     """Ship every file under a directory that no process is writing, on this thread.
 
-    Takes also what was recorded without an endpoint, what was imported and what was refused before.
-    Files are deleted once the collector has them. Goes on while the collector says that it is busy,
-    at most `timeout_ms`; `error` of the report says why something remains. `told` is told how many files the
-    collector has taken so far.
+    Includes files recorded without an endpoint, imported files and refused payloads.
+    Files are deleted once the collector has them. While the collector answers that it is busy, shipping
+    continues for at most `timeout_ms`; the report's `error` says why files remain. `told` is called with the
+    number of files delivered so far.
     """
     work = _Pass(directory, target, ships_unmarked=True)
     work.courier.told = told

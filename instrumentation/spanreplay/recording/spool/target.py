@@ -1,4 +1,4 @@
-"""Where spans are shipped to, from arguments or from the OTLP variables of OpenTelemetry."""
+"""The target that spans are shipped to, from arguments or from OpenTelemetry's OTLP variables."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _checked(url: str) -> SplitResult:
 
 
 def _without_user(parts: SplitResult) -> tuple[str, str]:
-    """The URL without `user:password@`, and those as the value of an Authorization header."""
+    """The URL without `user:password@`, and these credentials as the value of an Authorization header."""
     userinfo, _, host = parts.netloc.rpartition("@")
     authorization = ""
     if userinfo:
@@ -76,7 +76,7 @@ def _make(url: str, headers: Mapping[str, str], token: str, **options: object) -
 def target_of(endpoint: str, *, headers: Mapping[str, str] | None = None, token: str = "") -> Target:
     """The target of a base URL such as `http://127.0.0.1:4318`: `/v1/traces` is appended to its path.
 
-    `token` becomes a bearer token unless the headers authorise already. Raises: ConfigError.
+    `token` becomes a bearer token unless the headers already hold an authorization. Raises: ConfigError.
     """
     return _make(_append_path(_checked(endpoint)), headers or {}, token)
 
@@ -86,7 +86,7 @@ def _append_path(parts: SplitResult) -> str:
 
 
 def _parse_headers(text: str) -> dict[str, str]:
-    """W3C-baggage-like pairs; values are percent-decoded. A bad pair is said without its value."""
+    """Parse pairs in the style of W3C Baggage, percent-decoded. A bad pair is logged without its value."""
     headers: dict[str, str] = {}
     for number, pair in enumerate(text.split(","), start=1):
         name, equals, value = pair.partition("=")
@@ -100,11 +100,11 @@ def _parse_headers(text: str) -> dict[str, str]:
 
 
 def read_target(environ: Mapping[str, str] = os.environ) -> Target | None:
-    """The target that SPANREPLAY_COLLECTOR or the OTLP variables name; None if they name none: nothing is shipped.
+    """The target that SPANREPLAY_COLLECTOR or the OTLP variables name; None, to ship nothing, if they name none.
 
-    A collector of our own gets none of OTEL_EXPORTER_OTLP_HEADERS, which are for another one.
+    A collector from SPANREPLAY_COLLECTOR gets no OTEL_EXPORTER_OTLP_HEADERS, which are meant for another one.
     OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is used as it is; OTEL_EXPORTER_OTLP_ENDPOINT gets `/v1/traces`.
-    An unusable value is said once and ignored.
+    An unusable value is logged and ignored.
     """
 
     def read(noun: str) -> str:

@@ -1,8 +1,8 @@
 """Appends payloads to a spool file from the agent's own threads; never raises into the agent.
 
-What append() acknowledged is in the page cache: it survives `kill -9` of the process. Power loss is
-covered by the fsync setting. The writer holds an flock on its file: a file whose lock is free
-belongs to nobody alive, and a shipper may adopt it.
+A payload that append() acknowledged is in the page cache: it survives `kill -9` of the process. Power
+loss is covered by the fsync setting. The writer holds an flock on its file: a file whose lock is free
+has no living writer, and a shipper may adopt it.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ FSYNC_CHOICES: Final = ("never", "interval", "always")
 # macOS has no fdatasync.
 _sync = getattr(os, "fdatasync", os.fsync)
 _COMPACT: Final = 2
-"""First byte of a payload that can be read only in a file with its context."""
+"""First byte of a compact payload, which can be read only in a file with its context."""
 
 
 class _SpoolFull(Exception):
-    """The spool directory holds as much as it may."""
+    """The spool directory has reached its size limit."""
 
 
 def _check_size(payload: bytes) -> None:
@@ -67,7 +67,7 @@ class _OpenFile:
 
 
 def _open_file(directory: Path, run_id: str, context: bytes, *, to_ship: bool) -> _OpenFile:
-    """A new spool file of this process, locked before anybody can see it under its name."""
+    """Create a spool file of this process, locked before it is visible under its name."""
     head = MAGIC_COMPACT + frame_header(context) + context if context else MAGIC
     spool = prepare_directory(directory)
     path = spool / new_spool_name(run_id)
@@ -99,7 +99,7 @@ def _open_file(directory: Path, run_id: str, context: bytes, *, to_ship: bool) -
 class SpoolWriter:
     """Writes the payloads of one run, in one process, to `<directory>/spool`.
 
-    Thread-safe and fork-safe: a forked child goes on in a file of its own. Nothing is created before
+    Thread-safe and fork-safe: a forked child continues in a file of its own. Nothing is created before
     the first append. `dropped` counts payloads that are not in the spool, whatever the reason.
     `to_ship` marks the files for the shipper; unmarked files stay on this machine.
     """
@@ -124,7 +124,7 @@ class SpoolWriter:
         self.appended = 0
         self.to_ship = to_ship
         self.context = b""
-        """Payload that the files opened from now on begin with: what their compact records share (`compact`)."""
+        """Context payload at the start of files opened from now on, shared by their compact records (`compact`)."""
         self._fsync = fsync
         self._bytes_max = bytes_max
         self._segment_bytes_max = segment_bytes_max
@@ -138,7 +138,7 @@ class SpoolWriter:
         _writers.add(self)
 
     def stay(self) -> None:
-        """Leave the run's files on this machine, also those that were marked for the shipper before."""
+        """Keep the run's files on this machine, including those already marked for the shipper."""
         self.to_ship = False
         for path in iter_spool_files(self.directory):
             if run_of_file(path) == self.run_id:
@@ -146,7 +146,7 @@ class SpoolWriter:
 
     @property
     def path(self) -> Path | None:
-        """The file that is written now; None before the first append and after close()."""
+        """The file being written; None before the first append and after close()."""
         file = self._file
         return file.path if file else None
 
@@ -171,7 +171,7 @@ class SpoolWriter:
             return False
 
     def sync(self) -> None:
-        """Bring what was appended to the disk, whatever the fsync setting. Never raises."""
+        """Flush appended payloads to disk, whatever the fsync setting. Never raises."""
         try:
             with self._lock:
                 if self._file is not None and self._file.is_dirty:
@@ -203,8 +203,8 @@ class SpoolWriter:
             self._say(exc, "cannot close the spool: %s", exc)
 
     def _append_aside(self, payload: bytes) -> None:
-        """Append from inside an append of this thread: to a file of its own, since the open one may
-        be half-way through anything."""
+        """Append during another append of this thread: to a separate file, because the open one may be
+        in any state."""
         _check_size(payload)
         file = _open_file(self.directory, self.run_id, self.context, to_ship=self.to_ship)
         try:
@@ -230,7 +230,7 @@ class SpoolWriter:
                     self.sync()
                 self._close()
                 file = None
-            # For calls a look whether it has a name still, which costs as much as a write, serves for a while
+            # Checking that the file still has a name costs as much as a write: for calls, one check holds for a while
             elif not (is_call and monotonic() - file.seen_at < REMOVAL_CHECK_MS / 1000) and not self._is_there(file):
                 file = None
         if file is None:
@@ -250,11 +250,11 @@ class SpoolWriter:
             _syncer.notify()
 
     def _is_there(self, file: _OpenFile) -> bool:
-        """Whether the file still has a name."""
+        """Whether the file still has a name; if not, abandon it and count its frames as dropped."""
         file.seen_at = monotonic()
         if os.fstat(file.descriptor).st_nlink:
             return True
-        # Somebody removed the directory: what went to the nameless file is gone.
+        # The directory was removed: everything written to the nameless file is lost.
         self._abandon(file)
         self._drop(file.frames, FileNotFoundError(errno.ENOENT, f"{file.path.name} was removed"))
         return False
@@ -285,11 +285,11 @@ class SpoolWriter:
             raise
 
     def _cut_torn_frame(self, file: _OpenFile, written: int) -> None:
-        """Take back half a frame, so that the next one does not follow garbage."""
+        """Cut off a partly written frame, so that the next one does not follow garbage."""
         try:
             os.ftruncate(file.descriptor, os.fstat(file.descriptor).st_size - written)
         except OSError:
-            # Readers ignore a torn tail; it must only stay the tail.
+            # Readers ignore a torn tail, as long as nothing is written after it.
             if file is self._file:
                 self._abandon(file)
 
@@ -309,20 +309,20 @@ class SpoolWriter:
             logger.error(message, *values)
 
     def _reset_after_fork(self) -> None:
-        """In a child: leave the parent its file and lock, and start anew."""
+        """In a forked child: leave the file and its lock to the parent, and start afresh."""
         self._lock = threading.RLock()
         self._is_busy = self._is_close_wanted = False
         file, self._file = self._file, None
         self.dropped = 0
         self.appended = 0
         if file is not None:
-            # Closing the copy does not free the parent's flock; keeping it would hold the lock after
-            # the parent is dead.
+            # Closing the copy does not release the parent's flock; keeping it would hold the lock after
+            # the parent has died.
             os.close(file.descriptor)
 
 
 class _Syncer:
-    """One daemon thread that fsyncs the writers of `interval` about once a second."""
+    """A daemon thread that fsyncs writers about once a second, for the fsync setting `interval`."""
 
     def __init__(self) -> None:
         self._due = threading.Event()
@@ -330,7 +330,7 @@ class _Syncer:
         self._is_broken = False
 
     def notify(self) -> None:
-        """Something was appended."""
+        """Tell the thread that something was appended."""
         if self._due.is_set() or self._is_broken:
             return
         self._due.set()
