@@ -1,8 +1,8 @@
 """Python values as JSON and back, with their types, without pickle.
 
 Plain JSON values encode to themselves; every other type is an object with a `$type` tag, one row per type in
-`_table.py`. Decoding builds known families of data classes only, without running their `__init__`, and calls
-nothing that a recording names: recordings come from elsewhere.
+`_table.py`. Decoding builds only known families of data classes, without running their `__init__`, and calls
+nothing that a recording names, because a recording may come from elsewhere.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ def call_arguments(
     """Every argument by its parameter's name, defaults applied; `*args` as a list, `**kwargs` as a dict.
 
     Names in `exclude` (self, callbacks, injected context) are left out. A call that does not fit the
-    signature, which will fail by itself, and a callable without one give {"args": …, "kwargs": …}.
+    signature (it will fail by itself) and a callable without a signature give {"args": …, "kwargs": …}.
     """
     try:
         signature = function if isinstance(function, inspect.Signature) else _signature_of(function)
@@ -38,14 +38,14 @@ def call_arguments(
             value = list(value)
         elif kind is inspect.Parameter.VAR_KEYWORD:
             value = {key: each for key, each in value.items() if key not in exclude}
-        # Asked only of ours: a frame has no truth, a query is run for it
+        # Test only our own list and dict for truth: a data frame raises, and a query would be run
         if kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD) or value:
             named[name] = value
     return named
 
 
 def bind_arguments(signature: inspect.Signature, named: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """The positional and the keyword arguments that `call_arguments` gave by name."""
+    """Rebuild the positional and keyword arguments from the names that `call_arguments` returned."""
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
     for name, parameter in signature.parameters.items():

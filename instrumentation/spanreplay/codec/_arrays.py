@@ -1,7 +1,7 @@
-"""Codecs of numpy arrays, scalars and dtypes; numpy is used only where it is loaded, or named by a recording.
+"""Codecs of numpy arrays, scalars and dtypes; numpy is used only if it is loaded or a recording names it.
 
-Numbers are written as their bytes; text as text, so that redaction can read it. An array keeps the order of its axes
-in memory, because sums depend on it in their last digits; the gaps of a slice are closed.
+Numbers are written as bytes, and text as text, so that redaction can read it. An array keeps the order of its axes in
+memory, because the last digits of sums depend on it; a slice is made contiguous.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from spanreplay.model.canonical import Refused
 __all__ = ["ARRAY", "DTYPE", "SCALAR", "dtype_named", "flat_array", "from_base64", "to_base64"]
 
 _NUMBER_KINDS: Final = "biufcmM"
-"""bool, integers, floats, complex, times; what is neither these nor text nor objects is refused: records, voids."""
+"""bool, integers, floats, complex, times; all kinds except these, text and objects are refused: records, voids."""
 _ITEM_KINDS: Final = "OUS"
 _DTYPE: Final = re.compile(r"[<>|=]?(?:[?biufcmMOUS])\d{0,9}(?:\[\d{0,9}[A-Za-z]{1,2}\])?")
-"""What `dtype.str` gives for these kinds; numpy reads a small language of its own besides."""
+"""The forms of `dtype.str` for these kinds; numpy itself also reads many other notations."""
 _X87_MANTISSA_BITS: Final = 63
 _X87_BYTES: Final = 10
 
@@ -44,7 +44,7 @@ def _is_below(kind: type, name: str) -> bool:
 
 
 def to_base64(value: Any) -> str:
-    """The bytes of an array or a scalar of numbers, in the array's own order of axes.
+    """The bytes of a numeric array or scalar, as base64, in the order of the array's axes.
 
     Raises: Refused for a dtype that has no plain bytes.
     """
@@ -59,7 +59,7 @@ def to_base64(value: Any) -> str:
 
 
 def _without_padding(raw: bytes, dtype: Any, part_bytes: int) -> bytes:
-    """A long double of x86 has 10 bytes of its own; the other 6 are whatever the memory held before."""
+    """Clear the padding of x86 long doubles: 10 bytes hold the value, the other 6 are uninitialised memory."""
     numpy: Any = sys.modules["numpy"]
     if not dtype.isnative:
         raise Refused(f"numpy array of dtype {dtype.name} in another byte order")
@@ -72,9 +72,9 @@ def _without_padding(raw: bytes, dtype: Any, part_bytes: int) -> bytes:
 
 
 def dtype_named(name: Any, more_kinds: str = "") -> Any:
-    """The dtype of numbers or times, or of the other kinds given, that `dtype.str` gave.
+    """Parse the `dtype.str` of numbers or times, or of the kinds in `more_kinds`.
 
-    Raises: Refused for any other, TypeError for what is none.
+    Raises: Refused for any other kind, TypeError if it is not a dtype.
     """
     if type(name) is not str or not _DTYPE.fullmatch(name):
         raise Refused(f"numpy dtype {str(name)[:60]!a}")
@@ -85,9 +85,9 @@ def dtype_named(name: Any, more_kinds: str = "") -> Any:
 
 
 def from_base64(text: Any) -> bytes:
-    """The bytes of numbers.
+    """Decode the bytes of numbers.
 
-    Raises: Refused if they are not there, as where redaction masked them for the name that they stood under.
+    Raises: Refused if they are unreadable, for example because redaction masked them on account of their name.
     """
     try:
         return base64.b64decode(text, validate=True)
@@ -96,7 +96,7 @@ def from_base64(text: Any) -> bytes:
 
 
 def flat_array(dtype: Any, encoded: Any) -> Any:
-    """The array of one axis whose bytes `to_base64` gave, of a dtype that `dtype_named` gave; not writable."""
+    """Build a one-dimensional array from the output of `to_base64` and a dtype of `dtype_named`; not writable."""
     raw = from_base64(encoded)
     return library("numpy").frombuffer(raw, dtype=dtype)
 
@@ -116,10 +116,10 @@ def _pack_array(value: Any, enc: Encoder) -> dict[str, Any]:
 
 
 def _axes_in_memory(value: Any) -> list[int]:
-    """The axes, slowest first; those of one element, whose stride says nothing, stay where they are."""
+    """The axes, slowest first; axes of length 1, whose stride means nothing, keep their place."""
     long = [axis for axis, length in enumerate(value.shape) if length > 1]
     if not value.size or any(value.strides[axis] == 0 for axis in long):
-        return list(range(value.ndim))  # numpy sums what it only repeats as if it were written out
+        return list(range(value.ndim))  # numpy sums broadcast elements as if they were stored
     slowest = iter(sorted(long, key=lambda axis: -abs(value.strides[axis])))
     return [next(slowest) if length > 1 else axis for axis, length in enumerate(value.shape)]
 
@@ -142,7 +142,7 @@ def _items_array(dtype: Any, items: list[Any], dec: Decoder) -> Any:
     if dtype.kind != "O":
         if not all(type(item) is (str if dtype.kind == "U" else bytes) for item in items):
             raise Refused("something else where text belongs")
-        # What redaction put in place of a secret may be longer
+        # Redaction's replacement may be longer than the secret
         longest = max(map(len, items), default=0)
         chars = max(longest, dtype.itemsize // 4 if dtype.kind == "U" else dtype.itemsize)
         dtype = numpy.dtype(f"{dtype.byteorder}{dtype.kind}{chars}".replace("|", ""))

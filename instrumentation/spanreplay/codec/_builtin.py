@@ -36,7 +36,7 @@ def _unpack_text(encoded: dict[str, Any], _: Decoder) -> str:
 
 
 def _pack_bytes(value: bytes | bytearray, _: Encoder) -> dict[str, Any]:
-    # As text where it is text, so that redaction can read it.
+    # As text if it is valid UTF-8, so that redaction can read it.
     try:
         text = value.decode("utf-8")
     except UnicodeDecodeError:
@@ -61,7 +61,7 @@ def _unpack_view(encoded: dict[str, Any], dec: Decoder) -> memoryview:
 
 
 def _text(value: Any) -> str:
-    """A text exactly: of anything else, constructors would ask what it is worth."""
+    """Return `value` if it is exactly a str: constructors would call methods of any other class."""
     if type(value) is not str:
         raise Refused("something else where text belongs")
     return value
@@ -102,7 +102,7 @@ def _pack_decimal(value: Decimal, _: Encoder) -> dict[str, Any]:
 
 
 FRACTION_BITS_MAX: Final = 65_536
-"""The greatest common divisor takes time by the square of this."""
+"""Computing the greatest common divisor takes time quadratic in this."""
 
 
 def _pack_fraction(value: fractions.Fraction, enc: Encoder) -> dict[str, Any]:
@@ -240,7 +240,7 @@ def _pack_zoneinfo(value: zoneinfo.ZoneInfo, _: Encoder) -> dict[str, Any]:
     return {"key": value.key}
 
 
-# Fixed offsets of other libraries; pydantic gives every datetime it parses such a zone.
+# Fixed-offset zones of other libraries; pydantic gives one to every datetime that it parses.
 _OFFSET_ZONES: Final = frozenset({"pydantic_core._pydantic_core:TzInfo", "dateutil.tz.tz:tzutc"})
 
 
@@ -286,7 +286,7 @@ def _unpack_pattern(encoded: dict[str, Any], dec: Decoder) -> re.Pattern[Any]:
     pattern = dec.decode(encoded["pattern"])
     if type(pattern) not in (str, bytes):
         raise Refused("something else where a pattern belongs")
-    flags = int(encoded["flags"]) & ~re.DEBUG  # which prints
+    flags = int(encoded["flags"]) & ~re.DEBUG  # DEBUG would print
     return re.compile(pattern, flags & ~re.UNICODE if isinstance(pattern, bytes) else flags)
 
 

@@ -1,4 +1,4 @@
-"""Walks a value: plain JSON here, everything else through the table's rows."""
+"""Encodes and decodes values: plain JSON here, every other type through the table's rows."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ TAG: Final = "$type"
 DEPTH_MAX: Final = 100
 """Levels of Python values."""
 JSON_DEPTH_MAX: Final = 220
-"""Levels of lists and objects; a dict whose keys are no strings takes two."""
+"""Levels of lists and objects; a dict whose keys are not strings takes two."""
 VALUES_MAX: Final = 2_000_000
 """Values in one encoded argument or result."""
 ROOM_BYTES_MAX: Final = 64 * 1024 * 1024
-"""An array gives each text the room of the longest; a recording must not make one that fills the memory."""
+"""An array reserves the size of its longest text for each text; a recording must not fill the memory that way."""
 _WIDE_INT: Final = 2**63
 _ABSENT: Final = object()
 PLAIN_DEPTH_MAX: Final = 6
@@ -29,9 +29,9 @@ PLAIN_ITEMS_MAX: Final = 64
 
 @dataclass(frozen=True)
 class Row:
-    """How one family of types is written and read.
+    """The codec of one family of types.
 
-    `matches` looks at a type only; `pack` gives the members beside the tag; `unpack` gets the whole object.
+    `matches` looks only at a type; `pack` returns the members beside the tag; `unpack` gets the whole JSON object.
     """
 
     tag: str
@@ -59,7 +59,7 @@ def encode(value: Any) -> Any:
 def decode(encoded: Any) -> Any:
     """The Python value of a JSON form made by `encode`; safe on hostile input.
 
-    Nothing is imported because the input names it, and no method of a decoded object is called.
+    Imports only libraries of a fixed list, never a path from the input, and calls no method of a decoded object.
     Raises: Unserializable for unknown tags, classes that are not data classes, and malformed input.
     """
     try:
@@ -71,7 +71,7 @@ def decode(encoded: Any) -> Any:
 
 
 def _copy_plain(value: Any, depth: int) -> Any:
-    """What `Encoder` gives for a small value of plain JSON types and ASCII names; `_ABSENT` for any other."""
+    """Fast path: encode a small value of plain JSON types and ASCII names; `_ABSENT` for any other value."""
     kind = type(value)
     if kind is str:
         return value if value.isascii() else _ABSENT
@@ -86,7 +86,7 @@ def _copy_plain(value: Any, depth: int) -> Any:
     if kind is list:
         items = []
         for item in value:
-            # Texts are most of what there is: no call for them
+            # Most items are texts: copied without a function call
             copied = item if type(item) is str and item.isascii() else _copy_plain(item, depth + 1)
             if copied is _ABSENT:
                 return _ABSENT
@@ -108,7 +108,7 @@ def _copy_plain(value: Any, depth: int) -> Any:
 
 
 class Encoder:
-    """One encoding; knows the values that are open, so that a cycle is seen."""
+    """One encoding; tracks the values being encoded, so that cycles are detected."""
 
     def __init__(self) -> None:
         self._open: set[int] = set()
@@ -139,7 +139,7 @@ class Encoder:
             self._open.discard(id(value))
 
     def at(self, step: str | int, value: Any) -> Any:
-        """JSON of a member; a refusal names the step."""
+        """JSON of a member; a refusal has `step` in its path."""
         try:
             return self.encode(value)
         except Refused as refused:
@@ -199,7 +199,7 @@ class Decoder:
         self._room_bytes = 0
 
     def take(self, room_bytes: int) -> None:
-        """Count memory that a value takes beyond what it was written in.
+        """Count memory that a value takes beyond the size of its encoding.
 
         Raises: Refused above ROOM_BYTES_MAX in one argument or result.
         """
@@ -276,7 +276,7 @@ class Decoder:
             raise
         except MemoryError:
             raise Refused(f"{tag} that takes more memory than there is") from None
-        except Exception as exc:  # whatever a malformed recording provokes is one refusal
+        except Exception as exc:  # any error that a malformed recording causes is a refusal
             raise Refused(f"malformed {tag} ({type(exc).__name__})") from exc
 
 
@@ -286,12 +286,12 @@ def type_name(kind: type) -> str:
 
 
 def package_of(kind: type) -> str:
-    """The package that a type says it is of."""
-    return str(kind.__module__).partition(".")[0]  # a class may have anything there
+    """The package that a type claims to come from."""
+    return str(kind.__module__).partition(".")[0]  # a class may hold any object there
 
 
 def is_clean_text(text: str) -> bool:
-    """Whether the text is Unicode proper, without lone surrogates."""
+    """Whether the text is valid Unicode, without lone surrogates."""
     if text.isascii():
         return True
     try:
@@ -309,7 +309,7 @@ def _is_plain(value: dict[Any, Any]) -> bool:
 
 _ROW_OF: WeakKeyDictionary[type, Row] = WeakKeyDictionary()
 _NO_ROW: WeakKeyDictionary[type, int] = WeakKeyDictionary()
-"""Types that no row matched, and how many modules were loaded: rows ask the libraries that are."""
+"""Type that no row matched → number of modules loaded then: rows see only loaded libraries."""
 
 
 def find_row(kind: type) -> Row | None:
@@ -328,7 +328,7 @@ _rows: Final[dict[str, Row]] = {}
 
 
 def set_table(rows: Iterable[Row]) -> None:
-    """Take the rows of the table, in its order."""
+    """Set the rows of the table, in its order."""
     _rows.update((row.tag, row) for row in rows)
 
 

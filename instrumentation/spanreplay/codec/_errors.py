@@ -1,7 +1,7 @@
 """Codec of exceptions: class by import path, args, attributes, cause, notes; no traceback.
 
-Attributes without a codec (an HTTP response, a frame) are named in `dropped`; args without one refuse,
-because they are what the exception says. On decode only constructors of C run, of Python's own values.
+Attributes without a codec (an HTTP response, a frame) are named in `dropped`; args without one are refused,
+because they are the exception's message. Decoding runs only C constructors, and only on plain values.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from spanreplay.model.canonical import Refused
 
 __all__ = ["EXCEPTION", "decode_exception", "encode_exception"]
 
-# What builtin exceptions hold outside of __dict__ and args.
+# Attributes that builtin exceptions hold outside of __dict__ and args.
 _HELD: Final = (
     *("errno", "strerror", "filename", "filename2", "characters_written"),
     *("name", "path", "name_from", "obj", "code", "value"),
     *("msg", "lineno", "offset", "text", "end_lineno", "end_offset", "print_file_and_line"),
 )
 _HELD_IN_C: Final = ("pgcode", "pgerror")
-"""What exceptions of C libraries hold, and take back by `__setstate__`: psycopg2's."""
+"""Attributes that exceptions of C libraries (psycopg2) hold and restore through `__setstate__`."""
 
 
 def encode_exception(exc: BaseException) -> dict[str, Any]:
@@ -38,9 +38,9 @@ def encode_exception(exc: BaseException) -> dict[str, Any]:
 
 
 def decode_exception(encoded: Any) -> BaseException:
-    """The exception of a form made by `encode_exception`, without traceback, its `__init__` not run.
+    """Rebuild an exception from the output of `encode_exception`, without traceback or running its own `__init__`.
 
-    Raises: Unserializable for anything that is no exception.
+    Raises: Unserializable for anything that is not an exception.
     """
     if not isinstance(encoded, dict) or encoded.get("$type") not in (EXCEPTION.tag, VALIDATION.tag):
         raise Refused("something else where an exception belongs").located()
@@ -85,12 +85,12 @@ def _holds(exc: BaseException, name: str) -> bool:
 
 
 def _make(cls: type, base: Any, args: list[Any]) -> BaseException:
-    """An exception of this class, no Python code of the class, or of what it was given, having run."""
+    """Make an exception of this class without running Python code of the class or of its args."""
     own = find(cls, "__new__")
     try:
         if not _may_construct(args):
             return _checked(base.__new__(cls), cls)
-        # A builtin's own constructor fills its C fields, a C library's its own; the class's own __init__ is never run.
+        # The constructor of the builtin or C library fills its C fields; the class's own __init__ is never run.
         made = _checked((own if isinstance(own, BuiltinFunctionType) else base.__new__)(cls, *args), cls)
         base.__init__(made, *args)
         return made
@@ -105,12 +105,12 @@ def _checked(made: BaseException, cls: type) -> BaseException:
 
 
 def _may_construct(args: list[Any]) -> bool:
-    """Whether constructors of C may look into the args: those of groups are a text and a list of exceptions."""
+    """Whether C constructors may inspect the args: plain values, or an exception group's text and exceptions."""
     is_pair = len(args) == 2 and type(args[0]) is str and type(args[1]) is list
     return is_plain(args) or (is_pair and all(_is_exception(type(each)) for each in args[1]))
 
 
-@lru_cache(maxsize=128)  # one a builtin exception
+@lru_cache(maxsize=128)  # one per builtin exception
 def _slots(base: type) -> set[str]:
     return {name for cls in bases_of(base) if cls is not BaseException for name in namespace_of(cls)}
 
@@ -136,7 +136,7 @@ def _unpack_exception(encoded: dict[str, Any], dec: Decoder) -> BaseException:
     if not is_below(cls, OSError):
         _ARGS.__set__(exc, tuple(args))
     elif not _may_construct(args):
-        _ARGS.__set__(exc, tuple(args[:2] if len(args) > 2 else args))  # file names are no args of it
+        _ARGS.__set__(exc, tuple(args[:2] if len(args) > 2 else args))  # file names are not part of its args
     _restore_state(exc, base, dec.members(encoded.get("state", {})))
     cause = dec.decode(encoded.get("cause"))
     if cause is not None and not _is_exception(type(cause)):
@@ -162,7 +162,7 @@ def _restore_state(exc: BaseException, base: type, state: dict[str, Any]) -> Non
 
 
 def _set_state_of_c(exc: BaseException, state: dict[str, Any]) -> None:
-    """What a C library's exception takes back by a method of C; one of Python's is not asked."""
+    """Restore state through a `__setstate__` written in C; one written in Python is not called."""
     for base in bases_of(type(exc)):
         found = namespace_of(base).get("__setstate__")
         if isinstance(found, MethodDescriptorType) and base is not BaseException and is_plain(state):

@@ -1,8 +1,8 @@
-"""Classes by import path, found without running anything that the path's author chose.
+"""Finds classes by import path without running any code that the path's author chose.
 
 A recording may come from elsewhere, so `load_class` (1) looks only into modules that this process has loaded: nothing
-is imported because a recording names it; (2) reads namespaces, and asks neither a module nor a class for an attribute;
-and (3) returns classes only. What may be built from a class is each row's own check.
+is imported because a recording names it; (2) reads namespaces directly, without attribute access on a module or class;
+and (3) returns classes only. Each row checks for itself which classes it may build.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ __all__ = ["class_path", "library", "load_class"]
 PATH_CHARS_MAX: Final = 500
 CHECKED_MAX: Final = 1_000
 _checked: Final[dict[str, type]] = {}
-"""Path → the class that was looked at last time."""
+"""Path → the class that was last checked."""
 LIBRARIES: Final = frozenset(
     {"numpy", "pandas", "pandas.tseries.frequencies", "polars", "pyarrow", "pytz", "pydantic_core"}
 )
-"""What rows of the table are about. An agent whose tool reads a table loads pandas there, and that tool is served."""
+"""Libraries that the table has rows for. A tool may be the only code that loads pandas, and a replay doesn't run it."""
 
 
 def library(name: str) -> Any:
-    """A library that the table has rows for; loaded here if it is not yet."""
+    """Return a library that the table has rows for; import it if it is not loaded yet."""
     assert name in LIBRARIES
     return sys.modules.get(name) or importlib.import_module(name)
 
@@ -46,7 +46,7 @@ def class_path(cls: type) -> str:
 def load_class(path: Any) -> type:
     """The class at `module:qualname`.
 
-    Raises: Refused if no loaded module has it, or if its instances run code without being asked to do anything.
+    Raises: Refused if no loaded module has it, or if its instances run code when inspected or discarded.
     """
     if type(path) is not str or len(path) > PATH_CHARS_MAX:
         raise Refused("a class path that is not a short string")
@@ -71,7 +71,7 @@ def load_class(path: Any) -> type:
 
 
 def _walk(module: Any, qualname: str) -> Any:
-    # (2) A lazy module's __getattr__ would import whatever it is asked for.
+    # (2) A lazy module's __getattr__ would import any name that it is asked for.
     first, *rest = qualname.split(".")
     found: Any = module_dict(module).get(first)
     for name in rest:

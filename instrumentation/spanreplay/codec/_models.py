@@ -1,7 +1,7 @@
-"""Codecs of pydantic models, so also of LangChain messages and documents, MCP results and SDK types.
+"""Codecs of pydantic models, and so of LangChain messages and documents, MCP results and SDK types.
 
-The fields are walked, not dumped, so nested values keep their types; on decode the state is put back without
-validators. pydantic is never imported from here: a model can only exist where it is loaded.
+The fields are walked, not dumped, so nested values keep their types; decoding restores the state without running
+validators. pydantic is never imported from here: a model can exist only if it is loaded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["PYDANTIC", "PYDANTIC_V1", "SECRET", "URL"]
 
 
 _ANY: Final = "typing:Any"
-"""A class from Python 3.11 on only."""
+"""A class only since Python 3.11."""
 
 
 # ── pydantic 2 ──────────────────────────────────────────────────────────────────────────────────────
@@ -79,9 +79,9 @@ def _unpack_model(encoded: dict[str, Any], dec: Decoder) -> Any:
 
 
 def _parametrised(origin: type, arguments: list[type | None]) -> type:
-    """The generic model of these arguments; None for Any.
+    """Find the generic model with these arguments; None stands for Any.
 
-    It is one that there is: pydantic makes it of what the agent has written down, and runs code of its classes then.
+    Only an existing model is returned: pydantic makes one when the agent's code names it, and runs code of its classes.
     Raises: Refused if there is none.
     """
     wanted = [Any if each is None else each for each in arguments]
@@ -142,7 +142,7 @@ def _secret_types() -> tuple[type, ...]:
 
 
 def _pack_secret(value: Any, _: Encoder) -> dict[str, Any]:
-    # The type says that this must never be written down; so neither recording nor key has it.
+    # The type says that the value must never be written down, so neither recording nor key holds it.
     return {"class": class_path(type(value))}
 
 
@@ -171,7 +171,7 @@ def _unpack_url(encoded: dict[str, Any], dec: Decoder) -> Any:
     plain = library("pydantic_core").Url(text)
     if cls is type(plain):
         return plain
-    built: Any = object.__new__(cls)  # its constructor would validate, by code of the class
+    built: Any = object.__new__(cls)  # its constructor would validate with code of the class
     instance_dict(built)["_url"] = plain
     return built
 

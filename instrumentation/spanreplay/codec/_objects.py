@@ -1,6 +1,6 @@
 """Codecs of classes that hold data: dataclasses, attrs, enums, named tuples, subclasses of builtins.
 
-None of them runs `__init__`, `__post_init__`, a property or a validator on decode: the state comes back as it was.
+Decoding runs no `__init__`, `__post_init__`, property or validator: it restores the recorded state.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _fields_of(kind: type) -> dict[str, Any]:
 def _pack_fields(value: Any, enc: Encoder) -> dict[str, Any]:
     fields = {name: getattr(value, name) for name in _fields_of(type(value)) if hasattr(value, name)}
     packed: dict[str, Any] = {"class": class_path(type(value)), "fields": enc.members(fields)}
-    # What __post_init__ or a cached property left behind is state as well.
+    # Attributes set by __post_init__ or a cached property are state as well.
     others = {name: held for name, held in getattr(value, "__dict__", {}).items() if name not in fields}
     if others:
         packed["extra"] = enc.members(others)
@@ -92,9 +92,9 @@ def _checked(encoded: dict[str, Any], matches: Any, what: str) -> type:
 
 # ── enums ───────────────────────────────────────────────────────────────────────────────────────────
 FLAG_BITS_MAX: Final = 1_024
-"""Python keeps every combination that was ever made."""
+"""Largest combination of flags; Python keeps every combination that was ever made."""
 _FLAG_MAKERS: Final = ("_missing_", "_create_pseudo_member_", "_new_member_")
-"""What makes a combination of flags, in one version of Python or another."""
+"""Methods that make a combination of flags, depending on the version of Python."""
 _STOCK_MAKERS: Final = (
     *(kind.__dict__.get(name) for kind in (enum.Flag, enum.IntFlag) for name in _FLAG_MAKERS),
     *(None, object.__new__, int.__new__),
@@ -194,7 +194,7 @@ def _unpack_subclass(encoded: dict[str, Any], dec: Decoder) -> Any:
 
 def _build_subclass(cls: type, base: Any, held: Any) -> Any:
     expected: Any = dict if base is OrderedDict else list if base is tuple else bytes if base is bytearray else base
-    # Of Python's own exactly: of any other class, the constructors would ask what it is worth
+    # Exactly a builtin type: constructors would call methods of any other class
     if type(held) is not expected:
         raise Refused(f"something else where a {base.__name__} belongs")
     if base in (str, int, float, bytes, tuple, frozenset):
@@ -213,7 +213,7 @@ def _build_subclass(cls: type, base: Any, held: Any) -> Any:
 
 # ── classes themselves ──────────────────────────────────────────────────────────────────────────────
 def is_model_class(cls: type) -> bool:
-    """Whether a class may be handed out by name: a dataclass, an enum, a named tuple, a pydantic model."""
+    """Whether decoding may return a class by name: a dataclass, an enum, a named tuple, a pydantic model."""
     is_pydantic = is_below(cls, *(loaded_class(name, "BaseModel") for name in ("pydantic.main", "pydantic.v1.main")))
     return is_pydantic or any(fits(cls) for fits in (_is_dataclass, _is_enum, _is_namedtuple))
 

@@ -1,8 +1,8 @@
-"""Codecs of pandas' frames, series and indexes; pandas is used only where it is loaded, or named by a recording.
+"""Codecs of pandas' frames, series and indexes; pandas is used only if it is loaded or a recording names it.
 
-The values of a column stand under its name, as they do in a list of rows, so that redaction by names sees them; a
-frame's `columns` and its index say everything else about the labels. Subclasses (geopandas) are refused: what they
-hold besides, pandas does not know.
+The values of a column are stored under its name, as in a list of rows, so that redaction by name sees them; a frame's
+`columns` and index hold everything else about the labels. Subclasses (geopandas) are refused, because pandas does not
+know their additional state.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from spanreplay.model.canonical import Refused
 __all__ = ["FRAME", "INDEX", "SERIES"]
 
 ROW_NAMES_MAX: Final = 1_000
-"""More rows than this are no settings by name."""
+"""A table with more rows is not taken for a record of settings."""
 INSERTED_MAX: Final = 64
-"""pandas warns of a frame that has more pieces than 100."""
+"""Columns inserted one by one; pandas warns about a frame of more than 100 blocks."""
 
 
 def _pandas() -> Any:
@@ -31,7 +31,7 @@ def _pandas() -> Any:
 
 # ── values under their names ──────────────────────────────────────────────────────────────────────────────
 def _row_names(index: Any) -> list[str]:
-    """The labels of rows if one of them says that its row is a secret, as in a record of settings; else []."""
+    """The row labels if one of them marks its row as a secret, as in a record of settings; otherwise []."""
     if len(index) > ROW_NAMES_MAX or type(index).__name__ != "Index":
         return []
     names = [label_text(label) for label in index.tolist()]
@@ -39,7 +39,7 @@ def _row_names(index: Any) -> list[str]:
 
 
 def _pack_values(series: Any, enc: Encoder, row_names: list[str]) -> tuple[Any, dict[str, Any]]:
-    """The dtype, and the values under the name: of a series, a column, an index."""
+    """The dtype, and the values under their name, of a series, a column or an index."""
     name = label_text(series.name)
     try:
         dtype, values = pack_column(series.to_numpy() if is_numpy(series.dtype) else series.array, enc)
@@ -100,13 +100,13 @@ def _pack_frame(frame: Any, enc: Encoder) -> dict[str, Any]:
 
 
 def _columns_by_row(frame: Any) -> list[int]:
-    """The columns that memory holds row after row, as a numpy matrix does: their sums differ in the last digits.
+    """The columns stored row by row, like a numpy matrix: their sums differ in the last digits.
 
-    Of several dtypes of such columns it is the one that most have; pandas makes no such frame by itself.
+    If such columns have several dtypes, the most frequent one is used; pandas itself makes no such frame.
     """
     by_dtype: dict[str, list[int]] = {}
-    for block in getattr(getattr(frame, "_mgr", None), "blocks", ()):  # no public name says it
-        values = block.values  # a numpy array, or one of pandas' own, whose strides nobody sums along
+    for block in getattr(getattr(frame, "_mgr", None), "blocks", ()):  # no public attribute tells
+        values = block.values  # a numpy array, or a pandas array, whose strides don't affect sums
         if hasattr(values, "strides") and values.ndim == 2 and min(values.shape) > 1:
             of_columns, of_rows = map(abs, values.strides)
             if of_columns < of_rows:
@@ -126,7 +126,7 @@ def _unpack_frame(encoded: dict[str, Any], dec: Decoder) -> Any:
     if len(set(by_row)) < len(by_row):
         raise Refused("a data frame with a column that is there twice")
     frame = _build_frame(arrays, by_row, len(index))
-    # Only now: a dict of columns cannot have two of one name
+    # Set only now: a dict of columns cannot have two with the same name
     frame.index = index
     frame.columns = _unpack_index_of(encoded, "columns", dec)
     return _with_notes(frame, encoded, dec)
@@ -134,7 +134,7 @@ def _unpack_frame(encoded: dict[str, Any], dec: Decoder) -> Any:
 
 def _build_frame(arrays: list[Any], by_row: list[int], rows: int) -> Any:
     pandas = _pandas()
-    # A dtype that is given is not inferred: an array of text objects would become one of pandas 3's texts
+    # Give the dtype, so that none is inferred: pandas 3 would turn text objects into its own string dtype
     columns = {at: pandas.Series(array, dtype=array.dtype) for at, array in enumerate(arrays)}
     if not by_row:
         return pandas.DataFrame(columns, index=pandas.RangeIndex(rows))

@@ -1,6 +1,6 @@
-"""Columns of pandas: every dtype that pandas has, its values as text where they are text, else as bytes.
+"""Codecs of pandas columns, for every pandas dtype: text values as text, other values as bytes.
 
-A column is its dtype and its values, apart, so that a frame can put the values alone under the column's name.
+Dtype and values of a column are separate, so that a frame can put only the values under the column's name.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _families() -> dict[type, str]:
 
 
 def is_numpy(dtype: Any) -> bool:
-    """Whether a dtype is of numpy, not of pandas."""
+    """Whether a dtype belongs to numpy, not to pandas."""
     return isinstance(dtype, sys.modules["numpy"].dtype)
 
 
@@ -71,7 +71,7 @@ def _family(dtype: Any) -> str:
 
 # ── dtypes ──────────────────────────────────────────────────────────────────────────────────────────
 def _pack_dtype(dtype: Any, enc: Encoder) -> Any:
-    """What, beside its values, makes a column of this dtype; categories and bounds are values.
+    """Encode a dtype without its column's values; categories and bounds count as values.
 
     Raises: Refused for a dtype that is not of numpy or pandas.
     """
@@ -95,7 +95,7 @@ def _pack_dtype(dtype: Any, enc: Encoder) -> Any:
 
 
 def _unpack_dtype(encoded: Any, dec: Decoder) -> Any:
-    """The dtype; None for categories and intervals, whose values have it."""
+    """The dtype; None for categories and intervals, whose dtype is in their values."""
     pandas = _pandas()
     if type(encoded) is str:
         return dtype_named(encoded, "O")
@@ -126,15 +126,15 @@ def _string_dtype(storage: str, is_nan: bool) -> Any:
 
 
 def freq_name(freq: Any) -> str:
-    """The name of a frequency that pandas will read back as the same.
+    """The name of a frequency, from which pandas reads the same frequency back.
 
-    Raises: Refused for one with holidays or hours of its own, which its name does not tell.
+    Raises: Refused for one with custom holidays or hours, which its name does not include.
     """
     return _telling_name(freq.freqstr, freq, freq_named)
 
 
 def freq_named(name: Any) -> Any:
-    """The frequency that `freq_name` gave the name of."""
+    """The frequency with a name from `freq_name`."""
     return library("pandas.tseries.frequencies").to_offset(_short(name))
 
 
@@ -145,7 +145,7 @@ def _short(name: Any) -> str:
 
 
 def zone_of(encoded: Any, dec: Decoder) -> Any:
-    """The time zone of an encoded one: of Python or of a known library, no name that pandas would read as it likes."""
+    """Decode a time zone of Python or a known library, never a name that pandas would interpret."""
     zone = dec.decode(encoded)
     row = find_row(type(zone))
     if row is None or row.tag not in _ZONES:
@@ -154,20 +154,20 @@ def zone_of(encoded: Any, dec: Decoder) -> Any:
 
 
 def period_name(freq: Any) -> str:
-    """As `freq_name`, for the frequency of periods, which pandas has other names for.
+    """Like `freq_name`, for the frequencies of periods, for which pandas has other names.
 
-    Raises: Refused for one that its name does not tell.
+    Raises: Refused for one that its name does not fully describe.
     """
     return _telling_name(_pandas().PeriodDtype(freq).name[len("period[") : -1], freq, period_named)
 
 
 def period_named(name: Any) -> Any:
-    """The frequency that `period_name` gave the name of."""
+    """The frequency with a name from `period_name`."""
     return period_dtype(name).freq
 
 
 def period_dtype(name: Any) -> Any:
-    """The dtype of periods of that frequency."""
+    """The dtype of periods with this frequency."""
     return _pandas().PeriodDtype(_short(name))
 
 
@@ -193,14 +193,14 @@ def _arrow_name(dtype: Any) -> str:
 def _arrow_dtype(name: str) -> Any:
     arrow_dtype = _pandas().ArrowDtype
     _short(name)
-    if name == "string[pyarrow]":  # which its own reader leaves to StringDtype
+    if name == "string[pyarrow]":  # construct_from_string leaves this name to StringDtype
         return arrow_dtype(library("pyarrow").string())
     return arrow_dtype.construct_from_string(name)
 
 
 # ── columns ─────────────────────────────────────────────────────────────────────────────────────────
 def pack_column(array: Any, enc: Encoder) -> tuple[Any, Any]:
-    """The dtype and the values of a numpy array of one axis or of a pandas array; texts and objects are a list.
+    """Encode dtype and values of a one-dimensional numpy array or a pandas array; texts and objects become a list.
 
     Raises: Refused for a dtype of another library, and for one that would not come back the same.
     """
@@ -212,13 +212,13 @@ def pack_column(array: Any, enc: Encoder) -> tuple[Any, Any]:
         return packed, {"b64": to_base64(array)}
     items = array.tolist()
     if any(type(item) is float and item != item for item in items) and not any(item is None for item in items):
-        # The missing texts of pandas 2
+        # pandas 2 has NaN for missing texts
         return {"family": "nan"}, enc.sequence([None if item != item else item for item in items])
     return packed, enc.sequence(items)
 
 
 def unpack_column(dtype_encoded: Any, values: Any, dec: Decoder) -> Any:
-    """The numpy or pandas array of what `pack_column` gave."""
+    """Rebuild the numpy or pandas array from the output of `pack_column`."""
     dtype = _unpack_dtype(dtype_encoded, dec)
     if type(dtype_encoded) is not str:
         return _UNPACK[dtype_encoded["family"]](dtype, values, dec)
@@ -249,7 +249,7 @@ def _unpack_string(dtype: Any, values: Any, dec: Decoder) -> Any:
 
 
 def _plain_items(values: Any, dec: Decoder) -> list[Any]:
-    """Items of Python's own types: libraries ask others what they are worth."""
+    """Decode items of plain types only: libraries would call methods of any other class."""
     items = dec.sequence(values)
     if not is_plain(items):
         raise Refused("something else where plain values belong")
@@ -313,7 +313,7 @@ def _tag_of(value: Any) -> str:
 
 
 def check_labels(index: Any) -> None:
-    """Raises: Refused for what is no index, or one of objects whose hash is code of their classes."""
+    """Raises: Refused unless this is an index, and hashing its labels runs no code of their classes."""
     if _tag_of(index) != "pdindex":
         raise Refused("something else where an index belongs")
     if index.dtype.kind == "O":
@@ -383,7 +383,7 @@ def _is_below(name: str) -> Callable[[type], bool]:
 
 def _pack_array(value: Any, enc: Encoder) -> dict[str, Any]:
     dtype, values = pack_column(value.to_numpy() if is_numpy(value.dtype) else value, enc)
-    freq = getattr(value, "freq", None) if value.dtype.kind in "mM" else None  # a period's is its dtype's
+    freq = getattr(value, "freq", None) if value.dtype.kind in "mM" else None  # for periods, part of the dtype
     packed = {"dtype": dtype, "values": values}
     return packed if freq is None else {**packed, "freq": freq_name(freq)}
 

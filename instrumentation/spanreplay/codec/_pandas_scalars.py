@@ -1,4 +1,4 @@
-"""Codecs of pandas' own scalars: moments, spans, and what is missing."""
+"""Codecs of pandas' own scalars: timestamps, time spans and missing values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["ROWS", "is_pandas"]
 
 
 def is_pandas(*names: str) -> Callable[[type], bool]:
-    """Whether a type is one of these of pandas, or the type of one of these values; no subclass is."""
+    """Return a test for exactly these pandas types, or the types of these pandas values; subclasses don't match."""
 
     def matches(kind: type) -> bool:
         if package_of(kind) != "pandas":
@@ -32,7 +32,7 @@ def _pandas() -> Any:
 
 
 def _pack_timestamp(value: Any, enc: Encoder) -> dict[str, Any]:
-    packed: dict[str, Any] = {"value": str(value.asm8), "unit": value.unit}  # a moment with a zone is in UTC there
+    packed: dict[str, Any] = {"value": str(value.asm8), "unit": value.unit}  # in UTC if it has a zone
     if value.tzinfo is not None:
         packed["tz"] = enc.at("tz", value.tzinfo)
     elif value.fold:

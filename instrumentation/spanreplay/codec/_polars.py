@@ -1,7 +1,7 @@
-"""Codecs of polars' frames and series, column by column; polars is used only where it is loaded, or recorded.
+"""Codecs of polars' frames and series, column by column; polars is used only if it is loaded or recorded.
 
-Times are written as their number of units, all else as Python has it. A column keeps its chunks, because sums depend
-on them in their last digits. Lazy frames, objects, and categories whose numbers depend on the process are refused.
+Times are written as counts of their unit, other values as Python values. A column keeps its chunks, because the last
+digits of sums depend on them. Lazy frames, objects, and categories whose numbers depend on the process are refused.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _pack_dtype(dtype: Any) -> Any:
 
 def _pack_nested(dtype: Any) -> Any:
     if type(dtype).__name__ in _OF_UNITS:
-        raise Refused(f"polars column of lists or structs with {dtype}")  # Python's own lose nanoseconds
+        raise Refused(f"polars column of lists or structs with {dtype}")  # Python's types lose nanoseconds
     return _pack_dtype(dtype)
 
 

@@ -1,4 +1,4 @@
-"""Codec of pytz's time zones, which pandas 2 gives what it reads; pytz is used only where it is loaded, or recorded."""
+"""Codec of pytz's time zones, which pandas 2 gives to times that it reads; used only if pytz is loaded or recorded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _pack_zone(value: Any, _: Encoder) -> dict[str, Any]:
     whole = pytz.timezone(value.zone)
     if value is whole:
         return {"zone": value.zone}
-    # One of a zone's offsets: what localize() gives a datetime
+    # One of a zone's offsets, as localize() sets it on a datetime
     offset, dst, name = value._utcoffset, value._dst, value._tzname
     if whole._tzinfos.get((offset, dst, name)) is not value:
         raise Refused(f"pytz time zone {value.zone!a} of other rules than the installed")

@@ -1,7 +1,7 @@
-"""Looks at classes and fills their instances without running any of their code.
+"""Inspects classes and fills their instances without running any of their code.
 
-`getattr`, `isinstance`, `hash` and `setattr` ask a class, or its metaclass, which a recording has chosen. Here
-namespaces are read as they lie there, and attributes are put into slots and instance dicts directly.
+`getattr`, `isinstance`, `hash` and `setattr` may run code of a class or metaclass that a recording has chosen. Here
+namespaces are read directly, and attributes are written directly into slots and instance dicts.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _FIXED_TAGS: Final = frozenset(
     {"datetime", "date", "time", "timedelta", "timezone", "zoneinfo", "offset_zone", "decimal", "fraction", "uuid"}
     | {"path", "range", "pattern", "ellipsis", "timestamp", "pdtimedelta", "period", "interval", "nat", "na", "pytz"}
 )
-"""Rows whose values are of one class of a known library, hold no others, and hash by its code."""
+"""Rows whose values are of one class of a known library, hold no other values, and hash by the library's code."""
 _GENERATED_NAMES: Final = frozenset({"hash", "__class__", "NotImplemented"})
 _GENERATED_FILES: Final = ("<string>", "<attrs generated")
 
@@ -63,13 +63,13 @@ def bases_of(cls: type) -> tuple[type, ...]:
 
 
 def namespace_of(cls: type) -> Mapping[str, Any]:
-    """What the class itself defines."""
+    """The attributes that the class itself defines."""
     found: Mapping[str, Any] = _NAMESPACE.__get__(cls)
     return found
 
 
 def module_dict(module: Any) -> Mapping[str, Any]:
-    """What a module defines by now; {} for what is no module. A lazy module stays as it is."""
+    """The names that a module defines so far; {} if it is not a module. Does not load a lazy module."""
     if not is_below(type(module), ModuleType):
         return {}
     found: Mapping[str, Any] = _MODULE_DICT.__get__(module)
@@ -82,7 +82,7 @@ def is_below(cls: type, *bases: type) -> bool:
 
 
 def loaded_class(module: str, name: str) -> type:
-    """A class of a loaded module, else one that nothing inherits from."""
+    """A class of a loaded module; if there is none, a class that nothing inherits from."""
     found: Any = module_dict(sys.modules.get(module)).get(name)
     return found if is_below(type(found), type) else _Nothing
 
@@ -92,7 +92,7 @@ class _Nothing:
 
 
 def find(cls: type, name: str, default: Any = None) -> Any:
-    """A class attribute as it is stored: no descriptor, no metaclass is asked."""
+    """A class attribute as it is stored: calls no descriptor and no metaclass."""
     for base in bases_of(cls):
         namespace = namespace_of(base)
         if name in namespace:
@@ -101,7 +101,7 @@ def find(cls: type, name: str, default: Any = None) -> Any:
 
 
 def check_behaviour(cls: type, path: str) -> None:
-    """Raises: Refused for a class whose instances run code by being looked at, or by being thrown away."""
+    """Raises: Refused for a class whose instances run code when they are inspected or discarded."""
     if find(cls, "__del__") is not None:
         raise Refused(f"{path}, which runs code when it is thrown away")
     if type(find(cls, "__getattribute__")) not in _NATIVE or type(find(cls, "__class__")) is not GetSetDescriptorType:
@@ -125,10 +125,10 @@ def instance_dict(built: Any) -> dict[str, Any]:
 
 
 def fill(built: Any, held: Mapping[str, Any], declared: Mapping[str, Any] | None = None) -> None:
-    """Put attributes into an instance, past its class; `declared` are the class's fields, each with its default.
+    """Write attributes directly into an instance; `declared` are the class's fields, each with its default.
 
-    A field that a property stands for is left out: what the property keeps is an attribute of its own.
-    Raises: Refused for a name that hides something which the class does.
+    A field implemented as a property is left out: the property keeps its value in another attribute.
+    Raises: Refused for a name that would hide behaviour of the class.
     """
     cls, fields = type(built), declared or {}
     for name, value in held.items():
@@ -145,7 +145,7 @@ def fill(built: Any, held: Mapping[str, Any], declared: Mapping[str, Any] | None
 
 
 def _does_something(name: str, found: Any) -> bool:
-    """Whether a class attribute is more than a default: a method, a descriptor, a class, Python's own."""
+    """Whether a class attribute is more than a default: a method, a descriptor, a class, or any dunder name."""
     kind = type(found)
     if name.startswith("__") and name.endswith("__"):
         return True
@@ -156,7 +156,7 @@ def _does_something(name: str, found: Any) -> bool:
 
 # ── values ──────────────────────────────────────────────────────────────────────────────────────────
 def is_plain(value: Any) -> bool:
-    """Whether a value is, down to its leaves, of Python's own types exactly: a constructor may look into it."""
+    """Whether a value consists, at every level, of exactly known plain types: a constructor may inspect it."""
     kind = type(value)
     if kind is list or kind is tuple:
         return all(map(is_plain, value))
@@ -169,9 +169,9 @@ def is_plain(value: Any) -> bool:
 
 
 def check_hash(value: Any) -> None:
-    """Raises: Refused for a value whose hash, or comparison with another, is code of a class that may be anybody's.
+    """Raises: Refused for a value whose hash or comparison runs code of an unknown class.
 
-    Python's own, and those that dataclasses, attrs, enums and pydantic generate, are none.
+    Methods of Python's own types, and those that dataclasses, attrs, enums and pydantic generate, are allowed.
     """
     kind = type(value)
     if kind in _PLAIN_SCALARS:
@@ -215,7 +215,7 @@ def _held(value: Any, names: tuple[str, ...]) -> Iterator[Any]:
 
 
 def _is_generated(method: Any, fields: tuple[str, ...]) -> bool:
-    """Whether a decorator wrote the method: it reads fields, and does nothing else."""
+    """Whether a decorator generated the method, so that it only reads fields."""
     if type(method) is not FunctionType or not method.__code__.co_filename.startswith(_GENERATED_FILES):
         return False
     return bool(fields) and _GENERATED_NAMES.union(fields).issuperset(method.__code__.co_names)

@@ -1,4 +1,4 @@
-"""Codec of pydantic's ValidationError, which has no args: rebuilt from its lines, with pydantic's own texts."""
+"""Codec of pydantic's ValidationError, which has no args: it is rebuilt from its lines, with pydantic's own texts."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def _pack_validation_error(exc: Any, enc: Encoder) -> dict[str, Any]:
 def _pack_line(line: Any, enc: Encoder) -> dict[str, Any]:
     core, kind, given = _core(), line["type"], line["input"]
     packed: dict[str, Any] = {"loc": enc.encode(list(line["loc"]))}
-    if isinstance(given, core.ArgsKwargs):  # of a function that pydantic checks the arguments of
+    if isinstance(given, core.ArgsKwargs):  # from a function whose arguments pydantic validates
         packed["call"] = enc.at("input", [list(given.args), given.kwargs or {}])
     else:
         packed["input"] = enc.at("input", given)
     if isinstance(kind, core.PydanticCustomError):
         packed["custom"] = [kind.type, kind.message_template, enc.at("ctx", kind.context)]
         return packed
-    if not _is_known(kind):  # a custom one, in versions before pydantic said so
+    if not _is_known(kind):  # a custom error, in versions of pydantic that don't mark it
         packed["custom"] = [kind, line["msg"], enc.at("ctx", line.get("ctx"))]
         return packed
     packed["type"] = kind
@@ -91,7 +91,7 @@ def _unpack_line(line: dict[str, Any], dec: Decoder, core: Any) -> dict[str, Any
 
 
 def _context(encoded: Any, dec: Decoder) -> Any:
-    """What the text of an error is filled in with; pydantic's own texts look into it."""
+    """The values that are filled into an error's text; pydantic's own texts inspect them."""
     context = dec.decode(encoded)
     values = context.values() if type(context) is dict else () if context is None else (ABSENT,)
     if not all(is_plain(each) or is_below(type(each), BaseException, enum.Enum) for each in values):
