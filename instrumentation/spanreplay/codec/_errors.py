@@ -1,7 +1,7 @@
 """Codec of exceptions: class by import path, args, attributes, cause, notes; no traceback.
 
 Attributes without a codec (an HTTP response, a frame) are named in `dropped`; args without one are refused,
-because they are the exception's message. Decoding runs only C constructors, and only on plain values.
+because they are the exception's message. Decoding runs only C constructors, on plain values and exceptions.
 """
 
 from __future__ import annotations

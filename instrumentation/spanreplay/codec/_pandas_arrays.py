@@ -1,4 +1,4 @@
-"""Codecs of pandas columns, for every pandas dtype: text values as text, other values as bytes.
+"""Codecs of pandas columns, for every pandas dtype: texts and objects as lists, numbers and times as bytes.
 
 Dtype and values of a column are separate, so that a frame can put only the values under the column's name.
 """

@@ -102,7 +102,7 @@ class DriftScan:
 
 @dataclass(frozen=True)
 class DriftEvent:
-    """A serving stack answers requests that another one answered before; the pair is the oldest of `keys` pairs."""
+    """A change of serving stack between equal requests; `before` and `after` are the oldest of `keys` such pairs."""
 
     before: StackAnswers
     after: StackAnswers
@@ -309,7 +309,7 @@ def _find_outputs(stacks: Sequence[StackAnswers]) -> Iterator[OutputDrift]:
 
 
 def _cause(stacks: Sequence[StackAnswers]) -> str:
-    """Sampling if the temperature allows it; else the change of stack, if no stack gives two outputs by itself."""
+    """Sampling if the temperature allows it; else the stack change if each stack has one output; else unexplained."""
     if stacks[0].temperature is None or stacks[0].temperature > 0:
         return SAMPLING  # without a temperature the provider's default applies, which is above zero
     if all(stack.outputs <= 1 for stack in stacks):

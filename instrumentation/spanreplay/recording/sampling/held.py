@@ -1,4 +1,4 @@
-"""Holds a unit's records in memory until it is decided whether the unit is kept; then all of them are written, or none.
+"""Holds a unit's records in memory until the decision to keep the unit; then writes all of them, or none.
 
 A unit that exceeds a memory limit is written at once and kept.
 """

@@ -4,8 +4,8 @@ Measured with the thread's own clock around the outermost part: describing, reda
 start and the end of units. Unmeasured work (checking a lock, passing through a wrapper) makes the figure too low.
 Without a limit nothing is measured and no clock is read.
 
-Sampling from another thread which code each thread runs was tried and is wrong: the sampler runs when a thread releases
-the GIL to write, so that writing seems to take most of the time.
+Sampling the code of each thread from another thread was tried and is wrong: the sampler runs when a thread releases the
+GIL to write, so that writing seems to take most of the time.
 """
 
 from __future__ import annotations
