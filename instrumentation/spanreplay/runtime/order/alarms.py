@@ -1,7 +1,7 @@
-"""Timers of the process (`signal.alarm`, `signal.setitimer`) fire in a replay where they fired.
+"""Timers of the process (`signal.alarm`, `signal.setitimer`): in a replay they fire where they fired when recorded.
 
-Sleeps and calls of a replay are short, and an alarm that cut one would come later, in the middle of something else.
-What it raised in a call is that call's recorded error.
+Sleeps and calls of a replay are short, so an alarm that cut one short would otherwise fire later, during something
+else. An exception that the alarm raised in a call is that call's recorded error.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _NS: Final = 1e9
 armed: Final[Callable[[], tuple[float, float]]] = (
     functools.partial(signal.getitimer, signal.ITIMER_REAL) if hasattr(signal, "getitimer") else lambda: (0.0, 0.0)
 )
-"""Seconds until the process's timer goes off, and from one time to the next; 0 for never."""
+"""Seconds until the process's timer fires, and its interval; 0 if it is not set."""
 _sleep: Final = inspect.unwrap(time.sleep)
 
 
 def sleep_with_alarm(seconds: Any, rest: Callable[[], Any]) -> Any:
-    """Let the alarm that is due within a sleep go off, as early as it may; then `rest`, the sleep of a replay.
+    """In a replay, fire an alarm that is due within a sleep as early as possible, then run `rest`, the replay's sleep.
 
-    A timer that repeats takes the time that it takes. Raises: what the alarm's handler does.
+    If the timer repeats, sleep in real time. Raises: whatever the alarm's handler raises.
     """
     left, interval = armed()
     if not 0 < left <= seconds or threading.current_thread() is not threading.main_thread():
@@ -43,9 +43,9 @@ def sleep_with_alarm(seconds: Any, rest: Callable[[], Any]) -> Any:
 
 
 def pass_time(recorded: CallRecord) -> None:
-    """A call of the main thread is served: as much time passes on the process's timer as the call took.
+    """After a call of the main thread is served, advance the process's timer by the recorded duration of the call.
 
-    Raises: what the alarm's handler does, if it goes off and raised nothing then.
+    Raises: whatever the alarm's handler raises, if the alarm fires here and the recorded call succeeded.
     """
     left, interval = armed()
     seconds = (recorded.end_ns - recorded.start_ns) / _NS
@@ -57,4 +57,4 @@ def pass_time(recorded: CallRecord) -> None:
         signal.setitimer(signal.ITIMER_REAL, _AT_ONCE_S)
         _sleep(_DELIVERED_S)
     else:
-        signal.setitimer(signal.ITIMER_REAL, 0)  # it went off, and its exception is the call's
+        signal.setitimer(signal.ITIMER_REAL, 0)  # the alarm fired during the call; its exception is the call's error

@@ -1,4 +1,4 @@
-"""Threads that count in a replay."""
+"""Per-thread marks of the threads that a replay's thread census counts."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from spanreplay.model.own_threads import make_lock
 
 class _Counted(threading.local):
     gate: object | None = None
-    """The gate whose `ThreadCensus.started` announced what the calling thread does. A thread may outlive its replay."""
+    """The gate whose `ThreadCensus.started` counted the calling thread's work. A thread may outlive its replay."""
     joins: object | None = None
-    """The gate that will be told when the thread ends, and whose census may count it from now on."""
+    """The gate to tell when the thread ends; its census may count the thread from now on."""
 
 
 counted: Final = _Counted()
 
 
 class TurnCondition(threading.Condition):
-    """The condition of an order gate, on which threads wait for their turn: no wait of the agent's."""
+    """The condition of an order gate, on which threads wait for their turn; the agent never waits on it."""
 
     def __init__(self) -> None:
         super().__init__(make_lock())
 
 
 def nothing() -> None:
-    """For whom there is nothing to do."""
+    """No-op."""
 
 
 SERVICE: Final = "_spanreplay_service"
-"""Attribute of a thread that works for many; what it does is counted piece by piece."""
+"""Attribute of a thread that works on behalf of many; each piece of its work is counted separately."""

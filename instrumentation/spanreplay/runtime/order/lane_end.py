@@ -1,4 +1,4 @@
-"""The end of what was done in a lane, which others see: a thread joined, a pool's future done."""
+"""The end of a lane's work, which others can observe: a joined thread, a pool's future that is done."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def _cancel(run: Run, name: str, future: Any, cancel: Callable[[], bool]) -> boo
 
 
 class LaneEnd:
-    """The end of what was done in a lane: `wait` for its turn, `note` it, and `release` what comes behind it."""
+    """The end of a lane's work: `wait` for its turn, `note` it, and `release` the completions after it."""
 
     cancelling: ClassVar[Cancelling] = staticmethod(_cancel)
-    """Cancels a future where the waits of threads are recorded; their seam sets it."""
+    """Cancels a future where waits of threads are recorded; their seam sets it."""
 
     def __init__(self, run: Run, lane: str, *, is_remote: bool = False, is_inside: bool = False) -> None:
         self.run = run
@@ -40,32 +40,32 @@ class LaneEnd:
         self._cancels = 0
 
     def begin(self, future: Any, begin: Callable[[], bool]) -> bool:
-        """Begin a pool's future when the order of the run lets it begin; those of process pools are exempt."""
+        """Begin a pool's future when the run's order allows it; futures of process pools begin immediately."""
         return begin() if self._is_remote else self.run.order.begin_future(self.lane, future, begin)
 
     def cancel(self, future: Any, cancel: Callable[[], bool]) -> bool:
-        """Cancel a future: whether it had begun is a matter of time."""
+        """Cancel a future. Whether it had already begun depends on timing."""
         self._cancels += 1
         return type(self).cancelling(self.run, f"{self.lane}{CANCELLED}{self._cancels}|", future, cancel)
 
     def end_thread(self) -> None:
-        """The lane of the calling thread ends, and with it what the agent does there."""
+        """End the calling thread's lane, and with it the agent's work in the thread."""
         self.wait()
         self.note()
         self.release()
         vars(threading.current_thread())[ENDED] = True
 
     def wait(self) -> None:
-        """In a replay, block until it is its turn; what another process did was waited for there."""
+        """In a replay, block until it is this end's turn. Work of another process has waited for its turn there."""
         if not self._is_remote:
             self.run.order.wait_lane(self.lane)
 
     def note(self) -> None:
-        """Take a value of the run's clock."""
+        """Note the end with a value of the run's Lamport clock."""
         guard.guarded("the end of a lane", self.run.note_lane_end, self.lane, self._is_remote)
 
     def release(self) -> None:
-        """In a replay, let go on what waits for this end."""
+        """In a replay, release whatever waits for this end."""
         self.run.order.release_lane(self.lane)
 
 
@@ -75,9 +75,9 @@ class HandedEnd(LaneEnd):
     def __init__(self, run: Run, lane: str, leave: Callable[[], None], *, is_inside: bool) -> None:
         super().__init__(run, lane, is_inside=is_inside)
         self.leave = leave
-        """To be called once the loop has been given the result."""
+        """To be called after the loop has been given the result."""
 
     @property
     def name(self) -> str:
-        """The name of what the loop does with it."""
+        """The name of the loop's callback that takes the result."""
         return f"{self.lane}{HANDED_OVER}result"

@@ -1,4 +1,4 @@
-"""Tasks and futures that hash by their lane, so that sets of them have an order."""
+"""Tasks and futures that hash by their lane, so that sets of them have a fixed order."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ _NUMBER_BITS: Final = 20
 
 
 def hash_lane(number: int, path: str) -> int:
-    """The hash of a lane: its number in the low bits, by which a set is walked, and its path above them.
+    """The hash of a lane: its number in the low bits, which set the order of a set, and a checksum of its path above
+    them.
 
-    The first children of many lanes all have the number 1: without their paths they would all collide.
+    The first child of every lane has number 1; without the paths they would all collide.
     """
     return (zlib.crc32(path.encode("utf-8", "surrogatepass")) << _NUMBER_BITS) + number
 
@@ -38,7 +39,7 @@ class LaneTask(asyncio.Task):  # type: ignore[type-arg]  # not generic at run ti
 
 
 def make_task(lane_hash: int, coro: Any, **options: Any) -> LaneTask:
-    """A task of this hash; it has it before anything in it runs."""
+    """Create a task with this hash, which is set before any of its code runs."""
     task = LaneTask.__new__(LaneTask)
     task._spanreplay_hash = lane_hash
     task.__init__(coro, **options)  # type: ignore[misc]  # an eager task runs in here
@@ -46,7 +47,9 @@ def make_task(lane_hash: int, coro: Any, **options: Any) -> LaneTask:
 
 
 def create_numbered(loop: Any, lane_hash: int, create: Callable[[], Any], *, is_named: bool) -> Any:
-    """What `create` gives, whose task becomes one of ours; left alone where a task factory of the agent's is set."""
+    """Return `create()`, with its task replaced by a `LaneTask`; unchanged if the agent has set its own task
+    factory.
+    """
     standard = getattr(loop, "_task_factory", _UNKNOWN)
     eager = getattr(asyncio, "eager_task_factory", _UNKNOWN)
     if standard is not None and standard is not eager:
@@ -55,7 +58,7 @@ def create_numbered(loop: Any, lane_hash: int, create: Callable[[], Any], *, is_
     names: list[str] = []
 
     def factory(loop: Any, coro: Any, **given: Any) -> Any:
-        loop._task_factory = standard  # what an eager task creates has a number of its own
+        loop._task_factory = standard  # tasks that an eager task creates get numbers of their own
         task = make_task(lane_hash, coro, loop=loop, **options, **given)
         if _RENAMES:
             names.append(task.get_name())
@@ -73,19 +76,19 @@ def create_numbered(loop: Any, lane_hash: int, create: Callable[[], Any], *, is_
 
 _UNKNOWN: Final = object()
 _RENAMES: Final = sys.version_info >= (3, 12)
-"""Whether a loop names what its factory has made after nothing, if nobody gave it a name."""
+"""Whether a loop renames a task from its factory to "None" if nobody gave it a name."""
 
 
 class LaneFuture(concurrent.futures.Future):  # type: ignore[type-arg]  # as above
-    """A pool's future that hashes by its lane, and knows when it was done."""
+    """A pool's future that hashes by its lane and knows when it was done."""
 
     _spanreplay_hash = 0
     _spanreplay_end = 0
     _spanreplay_then: Callable[[], None] | None = None
-    """Called when it is done and everybody who waited has been told."""
+    """Called after the future is done and everybody who waited has been told."""
 
     _spanreplay_lane: LaneEnd | None = None
-    """The end of its lane, which comes when others see that it is done."""
+    """The end of its lane, which is noted when others see that the future is done."""
     _is_ending = False
 
     def __hash__(self) -> int:
@@ -110,7 +113,7 @@ class LaneFuture(concurrent.futures.Future):  # type: ignore[type-arg]  # as abo
     def _end(self, settle: Callable[[Any], None], value: Any) -> None:
         if self._spanreplay_lane is not None:
             self._spanreplay_lane.wait()
-        ENDING.acquire()  # of two that end at once the one that is noted first is seen first
+        ENDING.acquire()  # if two end at the same time, the first to be noted is the first to be seen
         self._is_ending = True
         try:
             if self._spanreplay_lane is not None:
@@ -152,7 +155,9 @@ class LaneEnd(Protocol):
 
 
 def adopt_future(future: Any, lane_hash: int, end: LaneEnd | None) -> bool:
-    """Make a pool's new future one of ours; False, and left alone, if it is of a class of the agent's."""
+    """Make a pool's new future a `LaneFuture`; return False, and change nothing, if it has a class of the
+    agent's own.
+    """
     is_plain = type(future) is concurrent.futures.Future
     if is_plain:
         future.__class__ = LaneFuture

@@ -1,7 +1,7 @@
-"""Who comes next where threads meet: at standard output, at a lock.
+"""Lock acquisition order: the order in which threads pass shared places such as standard output or a lock.
 
-While a run is recorded, each place keeps which lane passed it how often before another one took over; a replay lets
-them pass in that order (`replayer/schedule/lock_order.py`). Until the run starts a thread nothing is counted.
+While recording, each place keeps how often each lane passed it before another lane took over; a replay lets threads
+pass in that order (`replayer/schedule/lock_order.py`). Nothing is counted until the run starts a thread.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ STDOUT: Final = "stdout"
 
 
 class LockOrder(Protocol):
-    """What a place where threads meet asks: the book of a recording, or the order of a replay."""
+    """The interface that shared places use: a recording notes the order, a replay enforces it."""
 
     is_shared: bool
-    """Whether there are, or were, several threads."""
+    """Whether the run has, or had when recorded, several threads."""
     workers: WorkerBook
     """Which worker of a pool runs which job."""
 
     def pass_through(self, place: str, lane: str, effect: Callable[[], T], times: int = 1) -> T:
-        """Do what a thread does at this place, when it is its turn; it stands for so many passages."""
+        """Run a thread's `effect` at this place when it is its turn; it counts as `times` passages."""
 
     def pass_later(self, place: str, lane: str, effect: Callable[[], T], otherwise: T, times: int = 1) -> T:
-        """The same of what may be done later, where the turn does not come in time: the thread goes on then."""
+        """Like `pass_through`, but if the turn does not come in time, defer the effect and return `otherwise`."""
 
     def do_held(self, place: str) -> None:
-        """Do what has been left for later."""
+        """Run the effects that were deferred."""
 
     def wait(self, place: str, lane: str) -> None:
-        """Wait for the turn of a lane; what it then does is noted with `note`, once it is done."""
+        """Wait for a lane's turn; call `note` once its effect is done."""
 
     def take(self, place: str, lane: str, lock: Any) -> None:
-        """Take a lock, however long that lasts, and note it before anybody else can take it."""
+        """Acquire a lock, without a time limit, and note it before anybody else can acquire it."""
 
     def retake(self, place: str, lane: str, take: Callable[[Any], Any], state: Any) -> None:
-        """Take again, with `take`, a lock that a Condition has given back, and note it."""
+        """Reacquire, with `take`, a lock that a Condition has released, and note it."""
 
     def note(self, place: str, lane: str) -> None:
-        """A lane has passed; the caller sees to it that nobody else does meanwhile."""
+        """Note that a lane has passed; the caller makes sure that nobody else passes meanwhile."""
 
     def count_runs(self, place: str) -> int:
         """How often another lane has taken over at a place so far."""
@@ -57,7 +57,9 @@ class LockOrder(Protocol):
 
 
 def note_taken(book: LockOrder, place: str, lane: str, lock: Any) -> None:
-    """Note that a lane has taken a lock; at an interrupt give it back: whoever asked does not know that it has it."""
+    """Note that a lane has acquired a lock. If interrupted, release the lock: its caller does not know that it holds
+    it.
+    """
     try:
         book.note(place, lane)
     except BaseException:
@@ -76,7 +78,7 @@ class _Place:
 
 
 class RecordingLockOrder:
-    """Counts who passes each place of one run that is recorded. Thread-safe."""
+    """Counts the passages of each place in a run that is being recorded. Thread-safe."""
 
     def __init__(self) -> None:
         self.is_shared = False
@@ -86,7 +88,7 @@ class RecordingLockOrder:
         _books.add(self)
 
     def pass_through(self, place: str, lane: str, effect: Callable[[], T], times: int = 1) -> T:
-        """Do it, and count it; nobody else passes meanwhile."""
+        """Run the effect and count it; nobody else passes meanwhile."""
         if not self.is_shared:
             return effect()
         found = self._places.get(place) or self._places.setdefault(place, _Place())
@@ -96,27 +98,27 @@ class RecordingLockOrder:
         return result
 
     def pass_later(self, place: str, lane: str, effect: Callable[[], T], otherwise: T, times: int = 1) -> T:
-        """Do it now, and count it."""
+        """Run the effect now and count it."""
         return self.pass_through(place, lane, effect, times)
 
     def do_held(self, place: str) -> None:
-        """No-op: nothing is left for later."""
+        """No-op: nothing is deferred."""
 
     def wait(self, place: str, lane: str) -> None:
-        """Nobody waits while a run is recorded."""
+        """No-op: nobody waits while recording."""
 
     def take(self, place: str, lane: str, lock: Any) -> None:
-        """Take a lock, and count it."""
+        """Acquire a lock and count it."""
         lock.acquire()
         note_taken(self, place, lane, lock)
 
     def retake(self, place: str, lane: str, take: Callable[[Any], Any], state: Any) -> None:
-        """Take a lock again, and count it; a Condition gives it back, whatever happens."""
+        """Reacquire a lock and count it; the Condition releases it in any case."""
         take(state)
         self.note(place, lane)
 
     def note(self, place: str, lane: str) -> None:
-        """Count who has passed; the lock that the caller holds keeps others out."""
+        """Count the lane's passage; the lock that the caller holds keeps others out."""
         if self.is_shared:
             found = self._places.get(place) or self._places.setdefault(place, _Place())
             self._count(found, lane, 1)
@@ -135,7 +137,7 @@ class RecordingLockOrder:
             place.runs.append([lane, times])
 
     def describe(self) -> dict[str, Any]:
-        """Place → (lane, how often) in order; places that only one lane passed are left out."""
+        """Place → (lane, count) in order; places that only one lane passed are left out."""
         shared = {name: place.runs for name, place in list(self._places.items()) if len(place.runs) > 1}
         if not shared:
             return self.workers.describe()
@@ -145,13 +147,13 @@ class RecordingLockOrder:
         return {MEMBER: {"lanes": lanes, "places": flat}, **self.workers.describe()}
 
     def forked(self) -> None:
-        """This is a forked child."""
-        self._places = {}  # a lock that another thread held would never be given back
+        """Reset in a forked child."""
+        self._places = {}  # a lock that another thread held would never be released
         self.workers = WorkerBook()
 
 
 _books: Final[WeakSet[RecordingLockOrder]] = WeakSet()
-"""Of the runs that are not forgotten; what `os.register_at_fork` is given is kept for ever."""
+"""Books of live runs; `os.register_at_fork` would keep them forever."""
 
 
 def _forked() -> None:
@@ -163,7 +165,7 @@ os.register_at_fork(after_in_child=_forked)
 
 
 def read_lock_order(manifest: Mapping[str, Any]) -> dict[str, list[tuple[str, int]]]:
-    """Place → (lane, how often) in order, as a manifest states it; {} if it states nothing that can be read."""
+    """Place → (lane, count) in order, as a manifest states it; {} if it states nothing readable."""
     stated = manifest.get(MEMBER)
     try:
         lanes, places = stated["lanes"], stated["places"]  # type: ignore[index]

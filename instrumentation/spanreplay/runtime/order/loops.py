@@ -1,7 +1,7 @@
-"""The event loops of one run while it is recorded: what completes in them, and what was begun there first.
+"""The event loops of a run while it is recorded: where their completions come, and what the agent began first on each.
 
-Where a completion comes among the steps of its loop is counted in `steps`. Of loops that nobody can count it is only
-known what came in the same turn.
+`steps` counts where a completion comes among the steps of its loop. For loops that can't be counted, only the
+completions of the same loop iteration are known.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from spanreplay.runtime.order.order import LoopClock
 
 BEGUN: Final = "|begun"
-"""End of the name of what an agent began on a loop that was new to the run: a place to count from, no completion."""
+"""Ends the name of an agent's first act on a loop that is new to the run: a starting point to count from, no
+completion.
+"""
 _STATE: Final = "_spanreplay_turns"
 CLOCK: Final = "_spanreplay_clock"
-"""Attribute of a loop: its clock, where a replay has taken that over."""
+"""Attribute of a loop: its clock, if a replay has taken it over."""
 
 
 class LoopBook:
@@ -34,19 +36,19 @@ class LoopBook:
         self._completions = 0
 
     def now(self) -> int:
-        """A number of what the calling thread's loop runs now; -1 without a loop that can be counted."""
+        """A number for the callback that the calling thread's loop runs now; -1 without a loop that can be counted."""
         loop = running_loop()
         return -1 if loop is None else self._steps.now(loop)
 
     def place(self) -> tuple[int, int]:
-        """How many completions have come in the run, and how many steps the calling thread's loop has made."""
+        """How many completions the run has had, and how many steps the calling thread's loop has made."""
         loop = running_loop()
         return self._completions, -1 if loop is None else self._steps.made(loop)
 
     def begin(self, clock_of: Callable[[], int], name: str = "") -> None:
-        """The agent begins something; the first on a loop is what others are counted from that come before it is idle.
+        """Note that the agent begins something; the first on a loop is the starting point until the loop is idle.
 
-        `clock_of` gives its clock, `name` what a replay knows it by if it is no call.
+        `clock_of` gives its clock value; `name` is its name in a replay, if it is not a call.
         """
         loop = running_loop()
         clock = -1 if loop is None else self._steps.begin(loop, clock_of)
@@ -54,14 +56,14 @@ class LoopBook:
             self._begun[name] = clock
 
     def find_begun(self) -> dict[str, tuple[int, int]]:
-        """Name → clock, like that of timers, of what calls and timers are counted from."""
+        """Name → clock (in the form used for timers) of the starting points that are not calls."""
         firsts = set(self._steps.firsts) if self._begun else ()
         return {name: (clock, -1) for name, clock in self._begun.items() if clock in firsts}
 
     def note(self, clock: int, opened_in: int = -1) -> int:
-        """The first completion in the same turn as this one, or -1: this one, or no loop runs here.
+        """The first completion in the same loop iteration as this one; -1 if it is this one or no loop runs here.
 
-        `opened_in` is what `now` gave when a coroutine's call began, if it is one.
+        `opened_in` is the value of `now` when the coroutine's call began, if it is a coroutine.
         """
         self._completions += 1
         self._steps.last_thread = threading.get_ident()
@@ -80,7 +82,7 @@ class LoopBook:
         self._steps.finish()
 
     def _note_uncounted(self, loop: Any, clock: int) -> int:
-        # What completes before the loop gets round to us is one turn
+        # Completions that come before the loop runs our callback belong to one iteration
         first = self._firsts.get(id(loop))
         if first is not None:
             return first
@@ -92,22 +94,24 @@ class LoopBook:
 
 
 class Levelled(Owner, Protocol):
-    """A run, as far as its book of loops is concerned."""
+    """The part of a run that its loop book needs."""
 
     level: Level
 
 
 def make_book(run: Levelled) -> LoopBook:
-    """The book of a run; at a level without steps nothing is put into its loops, as if nobody could count them."""
+    """The loop book of a run; if its level does not record steps, no loop is touched or counted."""
     return LoopBook(run, None if "steps of event loops" in run.level else NoSteps(run))
 
 
 foreign: Final[list[Callable[[], Any]]] = []
-"""Finds what stands for the loop that runs in the calling thread, where it is not asyncio's (`seams._trio_loop`)."""
+"""Functions that find the stand-in for a loop that runs in the calling thread and is not asyncio's
+(`seams._trio_loop`).
+"""
 
 
 def running_loop() -> Any:
-    """The event loop that runs in the calling thread, of whatever library; None without one."""
+    """The event loop, of any library, that runs in the calling thread; None without one."""
     events = sys.modules.get("asyncio.events")  # importing it would cost every process its start-up
     loop = None if events is None else events._get_running_loop()
     if loop is None:

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from spanreplay.runtime.order.lane_futures import LaneFuture
 
 ENDED: Final = "_spanreplay_ended"
-"""Attribute of a thread whose lane has ended: what is left of it is none of the agent's."""
+"""Attribute of a thread whose lane has ended: the agent does nothing more in it."""
 
 
 class Clocked(Protocol):
-    """A run, as far as the ends in it are concerned."""
+    """The part of a run that notes its ends."""
 
     loops: LoopBook | None
     lock_order: LockOrder
@@ -38,18 +38,18 @@ class Clocked(Protocol):
         """The next value of the run's Lamport clock."""
 
     def end_timer(self, name: str, is_sleep: bool = False) -> None:
-        """Something that the agent waits for has happened."""
+        """Note that something the agent waits for has happened."""
 
 
 class NotedOrder:
-    """Notes the ends of one run that is recorded; see `RunOrder`."""
+    """Notes the ends of a run that is being recorded; see `RunOrder`."""
 
     def __init__(self, run: Clocked) -> None:
         self._run = run
 
     # ── lanes ───────────────────────────────────────────────────────────────────────────────────────
     def begin(self, name: str) -> None:
-        """Note that the agent begins something on an event loop: a place from which a replay counts."""
+        """Note that the agent begins something on an event loop: a starting point from which a replay counts."""
         run = self._run
         if run.loops is not None:
             run.loops.begin(run.tick, name + BEGUN)
@@ -59,14 +59,14 @@ class NotedOrder:
         return begin()
 
     def wait_lane(self, lane: str) -> None:
-        """No-op: a lane ends when it ends."""
+        """No-op: the lane ends without waiting."""
 
     def release_lane(self, lane: str) -> None:
         """No-op: nobody waits for it here."""
 
     # ── event loops ─────────────────────────────────────────────────────────────────────────────────
     def take_over(self, loop: Any) -> bool:
-        """False: its time is its own."""
+        """False: the loop keeps its own time."""
         return False
 
     def set_timer(self, name: str, loop: Any, call: tuple[Any, Any, Any], *, may_be_early: bool) -> Any:
@@ -79,7 +79,7 @@ class NotedOrder:
         return handle
 
     def set_deadline(self, name: str, deadline: Deadline) -> Any:
-        """Set it, and note whether it had passed."""
+        """Set the deadline, and note whether it had passed."""
         result = deadline.set()
         if deadline.has_passed:
             self._run.end_timer(name)
@@ -90,21 +90,21 @@ class NotedOrder:
         self._run.end_timer(name)
 
     def hand_over(self, name: str, loop: Any, call: tuple[Any, Any, Any]) -> Any:
-        """Hand it over, and note when the loop comes to it."""
+        """Hand it over, and note when the loop runs it."""
         wrapped, (callback, *rest), kwargs = call
         return wrapped(Outer(HandedOver(self._run, name, callback)), *rest, **kwargs)
 
     def ask_loop(self, ask: Callable[[Any], Any], function: Any, *, is_async: bool) -> Any:
-        """Ask."""
+        """Call `ask(function)`."""
         return ask(function)
 
     # ── threads that event loops' libraries use again ───────────────────────────────────────────────
     def lend(self, start: Callable[..., None], cache: Any, job: tuple[Any, ...]) -> None:
-        """Start the call in whichever thread."""
+        """Start the call in any thread."""
         start(*job)
 
     def bind(self, thread: Any) -> None:
-        """No-op: which calls it makes is noted when they begin."""
+        """No-op: the thread's calls are noted when they begin."""
 
     def keep_idle(self, module: Any) -> None:
         """No-op: the library finds a thread."""
@@ -116,7 +116,7 @@ class NotedOrder:
 
         with unwatched():
             wrapped(futures, *limits)
-        with ENDING:  # none ends between the look at them and its note
+        with ENDING:  # no future ends between this check and its note
             done = [each.done() for each in futures]
             guard.guarded("the end of a wait", self._note_done, name + to_bits(done), futures)
         return split(futures, done)
@@ -126,7 +126,7 @@ class NotedOrder:
         self._run.waits[name] = lanes_of(futures)
 
     def take_completed(self, wrapped: Any, name: str, fs: Any, timeout: float) -> Iterator[Any]:
-        """Yield the futures, and note how many came if the others did not come in time."""
+        """Yield the futures; if the rest does not come in time, note how many came."""
         return self._take_in_time(name, wrapped(fs, timeout))
 
     def _take_in_time(self, name: str, futures: Iterator[Any]) -> Iterator[Any]:
@@ -144,13 +144,13 @@ class NotedOrder:
             yield found.pop()  # not to keep it alive
 
     def cancel(self, cancel: Callable[[], bool], name: str, future: Any) -> bool:
-        """Cancel the future, and note whether that was in time."""
+        """Cancel the future, and note whether it was in time."""
         is_cancelled = cancel()
         self._note(f"{name}{is_cancelled:x}")
         return is_cancelled
 
     def shut_down(self, pool: Any) -> None:
-        """No-op: the pool cancels what waits in it."""
+        """No-op: the pool cancels its waiting jobs."""
 
     def wait_limited(self, timed: Timed, name: str, instance: Any, call: tuple[Any, Any, Any]) -> Any:
         """Wait, and note the end if nothing came."""
@@ -162,7 +162,7 @@ class NotedOrder:
                 self._note(name, is_sleep=ATTEMPT in name)
             raise
         if timed.name == "join" and ENDED in vars(instance):
-            threading.Thread.join(instance)  # it is over: all that could be seen of it has happened
+            threading.Thread.join(instance)  # the lane has ended, and everything observable about it has happened
         if timed.has_expired(instance, result):
             self._note(name, is_sleep=ATTEMPT in name)
         return result
@@ -174,7 +174,7 @@ class NotedOrder:
         return result
 
     def attempt(self, lock: Any, place: str, lane: Lane, blocking: bool, timeout: float) -> bool:
-        """Try to take the lock, and note the end if that failed."""
+        """Try to acquire the lock, and note the end if that failed."""
         name, run = name_attempt(lane), self._run
         if not lock.acquire(blocking, timeout):
             if not run.is_ended:
@@ -190,11 +190,11 @@ class NotedOrder:
         return is_met
 
     def give_way(self, name: str, mutex: Any) -> None:
-        """No-op: it comes when it comes."""
+        """No-op: meetings are not ordered while recording."""
 
     @property
     def has_meetings(self) -> bool:
-        """Whether it is noted, at this level of recording."""
+        """Whether meetings are noted at this level of recording."""
         return "timers" in self._run.level
 
     def wait_elsewhere(self, wait: Callable[[], Any], look: Callable[[float], bool] | None = None) -> Any:
@@ -202,14 +202,14 @@ class NotedOrder:
         return wait()
 
     def starting(self, number: int, process: Any) -> AbstractContextManager[None]:
-        """A block in which nothing is noted: the join token says it."""
+        """A block in which nothing is noted: the join token records it."""
         return nullcontext()
 
     def see_end(self, number: int) -> None:
-        """No-op: its part of the run says it."""
+        """No-op: the other process's part of the run records it."""
 
     def await_seen(self, is_so: Callable[[], bool]) -> None:
-        """No-op: it is over."""
+        """No-op: it is already over."""
 
     def wait_for_any(
         self, wait: Callable[[list[Any], float | None], list[Any]], name: str, objects: list[Any], limit: float | None

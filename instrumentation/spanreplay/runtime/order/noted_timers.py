@@ -1,6 +1,6 @@
-"""What an event loop calls while a run is recorded, and what is noted of it there.
+"""Callbacks that an event loop runs while a run is recorded, and that note when they run.
 
-Objects rather than functions with their cells, which the garbage collector walks one by one.
+They are objects, not closures: the garbage collector walks a closure's cells one by one.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from typing import Any, Protocol
 
 
 class Timed(Protocol):
-    """A run, as far as its timers are concerned."""
+    """The part of a run that notes its timers."""
 
     is_ended: bool
 
     def end_timer(self, name: str, is_sleep: bool = False) -> None:
-        """Something that the agent waits for has happened."""
+        """Note that something the agent waits for has happened."""
 
 
 class NotedTimer:
@@ -26,7 +26,7 @@ class NotedTimer:
     def __init__(self, run: Timed, name: str, loop: Any, when: float, callback: Any) -> None:
         self._run, self._name, self._loop, self._when, self._callback = run, name, loop, when, callback
         self.again: Callable[..., Any] | None = None
-        """Of a loop that counts whole milliseconds: sets the timer once more."""
+        """Sets the timer once more, on a loop that counts whole milliseconds."""
 
     def __call__(self, *values: Any) -> None:
         if self.again is not None and self._loop.time() < self._when:  # anyio would set another timer
@@ -37,7 +37,7 @@ class NotedTimer:
 
 
 class HandedOver:
-    """What another thread has handed over; notes when the loop comes to it."""
+    """A callback that another thread has handed over; notes when the loop runs it."""
 
     __slots__ = ("_callback", "_name", "_run")
 

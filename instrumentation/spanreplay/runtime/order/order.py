@@ -1,6 +1,6 @@
-"""The order of a replay, as the calls and waits of a run ask for it; `replayer/schedule` has it.
+"""The order of a replay, as a run's calls and waits use it; `replayer/schedule` implements it.
 
-A run that is recorded has none: nobody waits there.
+A run that is being recorded has none: nobody waits there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Steps(Protocol):
 
     @property
     def following(self) -> Mapping[int, tuple[int, int]]:
-        """Clock of a completion → one before it on its loop, and how many callbacks came between."""
+        """Clock of a completion → an earlier one on its loop, and how many callbacks ran in between."""
 
     @property
     def pauses(self) -> Collection[int]:
@@ -32,7 +32,7 @@ class Steps(Protocol):
 
     @property
     def at_once(self) -> Collection[int]:
-        """Clocks of calls of coroutines that completed synchronously."""
+        """Clocks of coroutine calls that completed synchronously."""
 
     @property
     def behind(self) -> Mapping[int, Any]:
@@ -49,25 +49,27 @@ class LoopClock(Protocol):
         """Suspend until the recorded duration has passed on the loop's clock and it is this completion's turn."""
 
     async def settle(self, clock: int) -> None:
-        """Wait, in a task that was cancelled, until its call ends as it did: its body may have gone on."""
+        """Wait, in a cancelled task, until its call ends where it ended when recorded: its body may have gone on after
+        that.
+        """
 
     def make_wake(self, clock: int) -> asyncio.Future[None]:
-        """A future that the program has to cancel; who waits for it goes on when it did."""
+        """A future that the program has to cancel; whoever waits for it goes on when the program does."""
 
     def note(self, clock: int) -> None:
-        """A completion has gone out now."""
+        """Note that a completion has gone out now."""
 
     def keep_unfired(self, handle: asyncio.TimerHandle) -> None:
-        """A timer that fires only where nothing else can happen any more."""
+        """Keep a timer that fires only when nothing else can happen any more."""
 
     def set_deadline(self, name: str, deadline: Deadline) -> Any:
-        """Set a deadline, which has passed if it had when recorded, and else has not."""
+        """Set a deadline that has passed if, and only if, it had passed when recorded."""
 
     def make_timer(self, name: str, when: float, callback: Any, args: list[Any], context: Any) -> Any:
-        """A timer that fires when it did; None if the recording says nothing about timers."""
+        """A timer that fires where it fired when recorded; None if the recording says nothing about timers."""
 
     def hand_over(self, clock: int, callback: Any, args: list[Any], context: Any) -> asyncio.Handle:
-        """Have the loop call something between the same two steps again; thread-safe."""
+        """Have the loop run a callback between the same two steps as when recorded; thread-safe."""
 
 
 class ThreadCensus(Protocol):
@@ -78,76 +80,76 @@ class ThreadCensus(Protocol):
 
     @property
     def working(self) -> int:
-        """Those at work, the calling thread included."""
+        """How many threads are working, including the calling thread."""
 
     @property
     def size(self) -> int:
-        """Those that count, whether they are at work or wait."""
+        """How many threads are counted, whether they are working or waiting."""
 
     @property
     def idle(self) -> set[int]:
-        """Native ids of the threads that wait, and of those that run a loop which has nothing to do."""
+        """Native ids of the threads that wait or run an idle event loop."""
 
     @property
     def is_any_waiting(self) -> bool:
-        """Whether somebody waits for its turn."""
+        """Whether any thread waits for its turn."""
 
     def started(self) -> None:
-        """One more thread (or event loop, or call of a pool) is at work."""
+        """One more thread (or event loop, or pool job) is working."""
 
     def ended(self) -> None:
-        """One less; waits are looked at again."""
+        """One fewer is working; waits are checked again."""
 
     def join(self) -> None:
-        """The calling thread counts from now on, if it can."""
+        """Count the calling thread from now on, if possible."""
 
     def sleeping(self) -> AbstractContextManager[None]:
         """A block in which the calling thread sleeps for a moment."""
 
     def polling(self) -> AbstractContextManager[None]:
-        """A block in which the calling thread does nothing but look for what comes; it counts as before."""
+        """A block in which the calling thread only polls; it counts as before."""
 
     def waiting(self) -> AbstractContextManager[None]:
         """A block in which the calling thread waits for its turn; the condition is held around it."""
 
     def waiting_elsewhere(self) -> AbstractContextManager[Callable[[], None]]:
-        """A block in which the calling thread waits for something else than its turn; the condition is not held."""
+        """A block in which the calling thread waits for something other than its turn; the condition is not held."""
 
 
 class Greenlets(Protocol):
-    """The greenlets of a replay's threads; `hub` is that of the running one."""
+    """The greenlets of a replay's threads; `hub` is the hub of the running greenlet."""
 
     def of(self, hub: Any) -> Any:
-        """What waits in a hub of the calling thread."""
+        """The greenlets that wait in a hub of the calling thread."""
 
     def wait_turn(self, hub: Any, clock: int) -> None:
-        """Give way until it is the turn of a completion."""
+        """Switch to the hub until it is the turn of a completion."""
 
     def wait_for_throw(self, hub: Any) -> None:
-        """Give way until something is thrown into the running greenlet; return where nothing is."""
+        """Switch to the hub until an exception is thrown into the running greenlet; return if none is."""
 
 
 class Order(Protocol):
-    """Says when a result of the recording goes out. Thread-safe."""
+    """Decides when a recorded result goes out. Thread-safe."""
 
     stalled: str | None
-    """Why no thread waits any longer, once the program has turned out to be stuck."""
+    """Why no thread waits any longer, if the program turned out to be stuck."""
     on_stall: Callable[[], BaseException] | None
-    """Notes that the program waits for ever, and gives the error to raise there."""
+    """Notes that the program waits forever, and returns the error to raise there."""
     is_live: bool
-    """Whether the replay has gone on past the end of the recording: time is real from there on."""
+    """Whether the replay has gone past the end of the recording: time is real from there on."""
 
     def complete(self, *clocks: int) -> None:
-        """These completions have gone out; whoever waits for them goes on."""
+        """Note that these completions have gone out; whoever waits for them goes on."""
 
     def cover(self, calls: Iterable[CallRecord]) -> None:
-        """These calls lie inside one that was served; other processes have to be told."""
+        """Note that these calls lie inside one that was served; other processes have to be told."""
 
     def open(self) -> None:
         """End all ordering: the replay has stopped matching the recording."""
 
     def go_live(self) -> None:
-        """End all ordering, and virtual time with it: what happens from now on was not recorded."""
+        """End all ordering and virtual time: nothing that happens from now on was recorded."""
 
     def is_turn(self, clock: int) -> bool:
         """Whether everything before this completion has gone out."""
@@ -156,23 +158,23 @@ class Order(Protocol):
         """Whether this completion has gone out, or never will by itself."""
 
     def comes_from_elsewhere(self, thread: str) -> bool:
-        """Whether another thread (or process) than this one has to bring what comes next."""
+        """Whether the next completion must come from a thread other than this one, or from another process."""
 
     @property
     def is_open(self) -> bool:
-        """Whether nothing is ordered any more."""
+        """Whether ordering has ended."""
 
     def is_joint(self, first: int, clock: int) -> bool:
-        """Whether a completion came in the same turn of the event loop as an earlier one."""
+        """Whether a completion came in the same loop iteration as an earlier one."""
 
     def skip_before(self, clock: int) -> None:
-        """Give up waiting for what should have come before this completion."""
+        """Stop waiting for the completions that should have come before this one."""
 
     def share(self, shared: ProcessGroup) -> None:
-        """Walk through the completions together with the other processes of the run, from now on."""
+        """From now on, go through the completions together with the other processes of the run."""
 
     def join(self, shared: ProcessGroup, *, is_worker: bool) -> None:
-        """Start anew in a process that was just started."""
+        """Start afresh in a process that was just started."""
 
     def wait_turn(self, clock: int, others_s: float = ...) -> None:
         """Block the calling thread until it is this completion's turn, or nothing else moves any more."""
@@ -182,49 +184,53 @@ class Order(Protocol):
         """How many completions have gone out in order, and the call that the next one belongs to, or -1."""
 
     def is_quiet(self, clock: int) -> bool:
-        """Whether it is this completion's turn, and no thread that is at work could still bring something before it."""
+        """Whether it is this completion's turn and no working thread could still complete something before it."""
 
     def wait_long(self, wait: Callable[[float], bool]) -> None:
-        """Wait for what has no limit; `wait` takes seconds and says whether it has happened."""
+        """Wait for something without a time limit; `wait` takes seconds and returns whether it has happened."""
 
     def wait_lane(self, lane: str) -> None:
-        """Block until it is the turn of a lane to end; at once in a thread that runs an event loop."""
+        """Block until it is a lane's turn to end; return immediately in a thread that runs an event loop."""
 
     def begin(self, lane: str, future: Any, begin: Callable[[], bool]) -> bool:
-        """Begin a pool's future; one that was cancelled before it began blocks until it is."""
+        """Begin a pool's future. One that was cancelled before it began blocks until it is cancelled again."""
 
     def shut(self, threads: Iterable[threading.Thread]) -> None:
-        """These threads of a pool take no more work: what they have taken too early is cancelled."""
+        """Note that these pool threads take no more work: jobs that they have taken too early are cancelled."""
 
     def wait_until(self, is_free: Callable[[], bool], *, may_be_long: bool = False) -> bool:
-        """Block the calling thread until `is_free`; False if nothing else moves any more, or ordering has ended."""
+        """Block the calling thread until `is_free`; return False if nothing else moves any more or ordering
+        has ended.
+        """
 
     def move(self, step: Callable[[], None]) -> None:
-        """Do what others may wait for in `wait_until`."""
+        """Run a step that others may wait for in `wait_until`."""
 
     @property
     def is_thread_awaited(self) -> bool:
-        """Whether other threads are at work, or have done work that the loop has not been given yet."""
+        """Whether other threads are working, or have results that the loop has not been given yet."""
 
     @property
     def is_turn_taken(self) -> bool:
-        """Whether a thread has its turn, and goes on as soon as others have reacted to what came before."""
+        """Whether a thread has its turn, and goes on as soon as others have reacted to the completions before it."""
 
     def waits_for_process(self, waited_s: float) -> bool:
-        """Whether another process has still to come or to answer, and was waited for that long but not for too long."""
+        """Whether another process has yet to start or answer, has been waited for this long, and is still within the
+        limit.
+        """
 
     def deliver(self) -> None:
-        """A thread's work has ended, its result is on its way to a loop; call `delivered` there."""
+        """A thread's work has ended and its result is on its way to a loop; call `delivered` there."""
 
     def delivered(self) -> None:
-        """The loop has got it, or nobody waits for it any more."""
+        """The loop has received the result, or nobody waits for it any more."""
 
     @property
     def working_threads(self) -> int:
-        """Threads that are at work and not waiting here, the calling one included."""
+        """How many threads are working and not waiting here, including the calling thread."""
 
     def add_listener(self, wake: Callable[[], None]) -> None:
-        """Call `wake` (thread-safe) whenever something has gone out."""
+        """Call `wake` (thread-safe) whenever a completion has gone out."""
 
     def remove_listener(self, wake: Callable[[], None]) -> None:
         """Stop calling `wake`."""
@@ -243,7 +249,7 @@ class Order(Protocol):
 
     @property
     def waits(self) -> Mapping[str, Any]:
-        """Lane → what its waits ended with."""
+        """Lane → the ends of its waits."""
 
     @property
     def cancelled(self) -> Collection[str]:
@@ -255,7 +261,7 @@ class Order(Protocol):
 
     @property
     def census(self) -> ThreadCensus:
-        """The threads that are counted."""
+        """The thread census."""
 
     @property
     def greenlets(self) -> Greenlets:

@@ -1,4 +1,4 @@
-"""The call that a running task gives to a thread of an event loop's library."""
+"""The call that a running task gives to a thread of its event loop library."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ if TYPE_CHECKING:
 
 
 class Offloaded(Protocol):
-    """One call that a thread makes."""
+    """A call that a thread makes."""
 
     run: Run
     is_placed: bool
-    """Whether it has a thread."""
+    """Whether the call has been assigned a thread."""
 
     @property
     def lane(self) -> str:
         """The path of its lane."""
 
     def place(self) -> None:
-        """In a replay: it has a thread from here on."""
+        """In a replay, note that the call has been assigned a thread."""
 
     def __call__(self, *args: Any) -> Any:
         """Make the call."""

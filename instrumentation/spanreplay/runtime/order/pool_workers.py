@@ -1,8 +1,8 @@
 """Which worker of a pool runs a job, and for which job a pool starts one more worker.
 
-`ThreadPoolExecutor` starts a worker where none is idle, and whichever worker is free takes the next job: both are a
-matter of time, and decide what `threading.local` holds for a job: a connection, a client. A recording keeps both
-(`worker_book.py`); a replay starts the same workers and gives each job to its own
+`ThreadPoolExecutor` starts a worker if none is idle, and the first free worker takes the next job. Both depend on
+timing, and both decide the contents of `threading.local` in a job, such as a connection or a client. A recording keeps
+both (`worker_book.py`); a replay starts the same workers and gives each job to the one that ran it
 (`replayer/schedule/pool_workers.py`).
 """
 
@@ -18,7 +18,7 @@ from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.run import Run, active_run
 
 WORKER: Final = "_spanreplay_worker"
-"""Attribute of a pool's thread: the `Worker` that it is."""
+"""Attribute of a pool's thread: its `Worker`."""
 _CODE: Final = getattr(concurrent.futures.thread, "_worker", None)
 
 
@@ -29,29 +29,29 @@ class Worker:
 
     def __init__(self, number: int, queue: Any) -> None:
         self.number = number
-        """Which one of its pool it is, from 0."""
+        """Its number within its pool, from 0."""
         self.queue = queue
 
 
 def calling_worker() -> Worker | None:
-    """The worker that the calling thread is, of whatever pool."""
+    """The calling thread's `Worker`, of any pool; None if it is not a pool's thread."""
     return vars(threading.current_thread()).get(WORKER)
 
 
 def begin_job(lane: Lane) -> None:
-    """Note, in its worker, that a job begins."""
+    """Note that the calling worker begins a job."""
     worker, run = calling_worker(), active_run()
     if worker is not None and run is not None:
         guard.guarded("the worker of a job", run.lock_order.workers.begun, lane, worker.number)
 
 
 def begin_borrowed(run: Run, lane: Lane) -> None:
-    """Note that the calling thread, one of those that an event loop has for such work, begins a job."""
+    """Note that the calling thread, one of an event loop's own worker threads, begins a job."""
     guard.guarded("the worker of a job", run.lock_order.workers.borrowed, lane, threading.current_thread())
 
 
 def _start(wrapped: Any, thread: Any, args: Any, kwargs: Any) -> Any:
-    """Number a pool's thread before it runs; pools start theirs one after the other."""
+    """Number a pool's thread before it runs; a pool starts its threads one after the other."""
     if getattr(thread, "_target", None) is _CODE and _CODE is not None:
         guard.guarded("a worker of a pool", _number, thread)
     return wrapped(*args, **kwargs)

@@ -1,4 +1,5 @@
-"""Where threads and lanes of a run begin, wait and end: what a seam asks, the same in a recording and in a replay.
+"""Where threads and lanes of a run begin, wait and end: the interface that seams use, when recording and when
+replaying.
 
 A recording notes each end (`noted_order.py`) and never waits; a replay waits until it is the turn of that end
 (`replayer/schedule/kept_order.py`).
@@ -15,16 +16,16 @@ from spanreplay.runtime.order.wait_ends import Timed
 
 
 class Deadline(Protocol):
-    """A deadline of an event loop's library, which may have passed by the time at which it is set."""
+    """A deadline of an event loop library, which may already have passed when it is set."""
 
     moment: float
     """When it passes, on the loop's clock."""
 
     def set(self) -> Any:
-        """Have the library set it; what that gives."""
+        """Have the library set the deadline; return the library's result."""
 
     def set_at(self, moment: float) -> Any:
-        """The same with another moment; afterwards it says its own again."""
+        """Set the deadline at another moment; afterwards it reports its own moment again."""
 
     @property
     def has_passed(self) -> bool:
@@ -32,14 +33,14 @@ class Deadline(Protocol):
 
 
 class RunOrder(Protocol):
-    """Notes where a thread goes on, or lets it go on there again. Thread-safe."""
+    """Notes where a thread goes on, or makes it go on at the recorded place. Thread-safe."""
 
     # ── lanes ───────────────────────────────────────────────────────────────────────────────────────
     def begin(self, name: str) -> None:
         """The agent sets a timer or starts a thread on an event loop."""
 
     def begin_future(self, lane: str, future: Any, begin: Callable[[], bool]) -> bool:
-        """Begin the future of a thread pool: what `begin` returns."""
+        """Begin the future of a thread pool; return the result of `begin`."""
 
     def wait_lane(self, lane: str) -> None:
         """A lane of this process is about to end."""
@@ -49,25 +50,25 @@ class RunOrder(Protocol):
 
     # ── event loops ─────────────────────────────────────────────────────────────────────────────────
     def take_over(self, loop: Any) -> bool:
-        """A `trio.run` is about to begin; whether its time is chosen here."""
+        """A `trio.run` is about to begin; return whether its time is controlled here."""
 
     def set_timer(self, name: str, loop: Any, call: tuple[Any, Any, Any], *, may_be_early: bool) -> Any:
-        """Set a timer, and give its handle; `call` is the loop's own function and its arguments.
+        """Set a timer and return its handle; `call` is the loop's own function and its arguments.
 
         `may_be_early`: the loop counts whole milliseconds.
         """
 
     def set_deadline(self, name: str, deadline: Deadline) -> Any:
-        """Set a deadline, which may have passed by now: what the library gives."""
+        """Set a deadline, which may have passed by now; return the library's result."""
 
     def pass_deadline(self, name: str) -> None:
-        """A deadline passes because it is late enough on the loop's clock."""
+        """A deadline passes because the loop's clock has reached it."""
 
     def hand_over(self, name: str, loop: Any, call: tuple[Any, Any, Any]) -> Any:
-        """Have a loop call something for another thread, and give the handle; `call` as for a timer."""
+        """Have a loop run a callback for another thread and return the handle; `call` as for a timer."""
 
     def ask_loop(self, ask: Callable[[Any], Any], function: Any, *, is_async: bool) -> Any:
-        """The result of `ask(function)`: a thread has a loop do something, and waits for it."""
+        """Return `ask(function)`: a thread has a loop do something, and waits for it."""
 
     # ── threads that event loops' libraries use again ───────────────────────────────────────────────
     def lend(self, start: Callable[..., None], cache: Any, job: tuple[Any, ...]) -> None:
@@ -81,40 +82,42 @@ class RunOrder(Protocol):
 
     # ── waits of threads ────────────────────────────────────────────────────────────────────────────
     def wait_futures(self, wrapped: Any, name: str, futures: Sequence[Any], limits: tuple[Any, Any]) -> Any:
-        """The result of `concurrent.futures.wait` for futures of known lanes; `limits` are its timeout and its end."""
+        """Run `concurrent.futures.wait` for futures of known lanes; `limits` are its `timeout` and `return_when`."""
 
     def take_completed(self, wrapped: Any, name: str, fs: Any, timeout: float) -> Iterator[Any]:
         """The futures that `concurrent.futures.as_completed` yields in time."""
 
     def cancel(self, cancel: Callable[[], bool], name: str, future: Any) -> bool:
-        """Cancel a pool's future; False if it has begun."""
+        """Cancel a pool's future; return False if it has begun."""
 
     def shut_down(self, pool: Any) -> None:
-        """A thread pool is about to cancel the jobs that wait in it."""
+        """A thread pool is about to cancel its waiting jobs."""
 
     def wait_limited(self, timed: Timed, name: str, instance: Any, call: tuple[Any, Any, Any]) -> Any:
-        """The result of a wait with a timeout; `call` is the real function and its arguments."""
+        """Return the result of a wait with a timeout; `call` is the real function and its arguments."""
 
     def sleep(self, wrapped: Any, name: str, args: Any, kwargs: Any) -> Any:
         """Run `time.sleep` in a thread of several."""
 
     def attempt(self, lock: Any, place: str, lane: Lane, blocking: bool, timeout: float) -> bool:
-        """Try to take the lock of a place, and note it in the acquisition order if that succeeds."""
+        """Try to acquire the lock of a place, and note it in the lock acquisition order on success."""
 
     def meet(self, name: str, meet: Callable[[float | None], bool], limit: float | None) -> bool:
-        """Take what processes share, or look for what one of them sends; `meet` does it within so many seconds."""
+        """Take an object that processes share, or look for data that one of them sends; `meet` takes a limit in
+        seconds.
+        """
 
     def give_way(self, name: str, mutex: Any) -> None:
-        """Let those who need a lock that the thread has in hand go first to what `meet` will do under this name."""
+        """Let threads that need a lock held by this thread go before the `meet` of this name."""
 
     @property
     def has_meetings(self) -> bool:
-        """Whether it is a part of the order where processes meet."""
+        """Whether meetings of processes are part of the order."""
 
     def wait_elsewhere(self, wait: Callable[[], Any], look: Callable[[float], bool] | None = None) -> Any:
-        """The result of `wait`, in which the thread waits for another process.
+        """Return the result of `wait`, in which the thread waits for another process.
 
-        `look` says within so many seconds whether it has come; None where there is a limit.
+        `look` takes seconds and returns whether the awaited event has come; None if the wait has its own limit.
         """
 
     def starting(self, number: int, process: Any) -> AbstractContextManager[None]:
@@ -129,7 +132,7 @@ class RunOrder(Protocol):
     def wait_for_any(
         self, wait: Callable[[list[Any], float | None], list[Any]], name: str, objects: list[Any], limit: float | None
     ) -> list[Any]:
-        """Those of some pipes and processes that `wait` finds ready within so many seconds."""
+        """The pipes and processes that `wait` finds ready within the limit in seconds."""
 
     def go_on(self, name: str) -> None:
-        """A thread goes on with an answer for which several may have waited."""
+        """A thread goes on with an answer that several threads may have waited for."""

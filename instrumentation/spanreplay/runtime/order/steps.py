@@ -1,19 +1,20 @@
-"""Steps of asyncio's event loops: where between them a completion comes.
+"""Steps of asyncio's event loops, and where between them a completion comes.
 
-A step is one callback that a loop runs for the agent. A completion comes from outside, after as many steps as the loop
-happened to have made by then; who is first in a queue, whom a cancellation still reaches and what else a program makes
-of a race follows from that number. It is kept for completions that come while the program still reacts to
-another one; behind a moment in which the loop had nothing to do there is nothing to count.
+A step is one callback that a loop runs for the agent. A completion comes from outside, after however many steps the
+loop has made by then. That number decides who is first in a queue, whom a cancellation still reaches and the outcome of
+any other race. It is recorded for completions that come while the program still reacts to an earlier one; after the
+loop has been idle there is nothing to count from.
 
-What a boundary's own body does is no step, nor is what carries its traffic, nor what brings something from outside:
-input and output, timers, other threads. In a replay none of that is there, or not in the same number. Nor is the
-closing of asynchronous generators that were left, which loops do when the garbage collector finds them.
+The following are not steps: the work of a boundary's own body, the callbacks that carry its traffic, and whatever
+brings in events from outside (input and output, timers, other threads), because a replay has none of these, or a
+different number of them. Neither is the closing of abandoned asynchronous generators, which loops do when the garbage
+collector finds them.
 
-Loops that run in several threads at once may do something to the same list: where another thread's completion came in
-between, the next step of a loop is noted too, as a pause. A replay does not make that step before it is its turn.
+Loops that run in several threads at once may change the same object. If another thread completes something between two
+steps of a loop, the second step is noted too, as a pause; a replay does not make that step before its turn.
 
-At a loop's first completion the queue of what it is about to run is replaced by one that counts, and `select`, which a
-loop calls once a turn, is taken over; `select` is given back when the run ends.
+At a loop's first completion its queue of ready callbacks is replaced by one that counts, and its `select`, which a loop
+calls once per iteration, is wrapped; `select` is restored when the run ends.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ from spanreplay.runtime.caller.running import RUN
 from spanreplay.runtime.lanes import is_of_agent
 
 FINALIZING: Final[ContextVar[bool]] = ContextVar("spanreplay_finalizing", default=False)
-"""Whether what runs closes an asynchronous generator that was left: when, the garbage collector decides."""
+"""Whether the running code closes an abandoned asynchronous generator; the garbage collector decides when."""
 PACE: Final = ("steps", "at_once", "pauses")
 """Members of a manifest, flat lists, that say where completions come among the steps of its loops."""
 STATE: Final = "_spanreplay_steps"
-"""Attribute of a loop: what counts its steps."""
+"""Attribute of a loop: its step counter."""
 
 
 class Outer:
-    """A callback that comes from outside the loop, which is no step."""
+    """A callback that comes from outside the loop and is not a step."""
 
     __slots__ = ("_callback",)
 
@@ -52,50 +53,52 @@ class Outer:
 
 
 class Retry(Outer):
-    """A callback that is run in every turn until something has happened: with only such ones a loop is idle."""
+    """A callback that is run in every iteration until something has happened; a loop with nothing else to
+    run is idle.
+    """
 
     __slots__ = ()
 
 
 class Place:
-    """Where one run is on one loop."""
+    """The position of one run on one loop."""
 
     __slots__ = ("before_step", "first", "first_of_turn", "is_pausing", "noted_in", "start", "steps")
 
     def __init__(self) -> None:
         self.steps = 0
         self.first = -1
-        """The first completion since the loop last had nothing to do; -1: there was none."""
+        """The first completion since the loop was last idle; -1 if there was none."""
         self.start = 0
         """How many steps had been made at `first`."""
         self.first_of_turn = -1
         self.noted_in = -1
-        """The turn of the last completion, and the first completion of that turn."""
+        """The iteration of the last completion; `first_of_turn` is the first completion in it."""
         self.before_step: Callable[[Place], None] | None = None
         """To be called before each step, once several loops run."""
         self.is_pausing = False
 
 
 class Owner(Protocol):
-    """A run, as far as its steps are concerned."""
+    """The part of a run that its step book needs."""
 
     is_entered: bool
 
     def complete(self) -> tuple[int, int]:
-        """Take a value of the run's clock, and tell the book of it."""
+        """Take a value of the run's Lamport clock, and note it in the step book."""
 
 
 class Director(Protocol):
-    """Says what a loop does next, in a replay."""
+    """Decides, in a replay, which callback a loop runs next."""
 
     def take_due(self) -> Any | None:
         """A callback to run before the next step, or None."""
 
 
 class StepQueue(deque[Any]):
-    """What a loop is about to run; counts the steps of each run.
+    """A loop's queue of ready callbacks; counts the steps of each run.
 
-    Used by the loop's thread, but that others append: who walks through it takes a list of it, which nobody interrupts.
+    Used by the loop's thread only, except that others append: to iterate, take a list of it, which is atomic.
     """
 
     def __init__(self, handles: Iterable[Any] = ()) -> None:
@@ -119,7 +122,7 @@ class StepQueue(deque[Any]):
         return handle
 
     def take(self, handle: Any, context: Any) -> None:
-        """This is about to run, in this Context."""
+        """Note that this is about to run, in this Context."""
         self.taken += 1
         if self.places and self.is_step(handle):
             place = self.places.get(context.get(RUN))
@@ -129,7 +132,7 @@ class StepQueue(deque[Any]):
                 place.steps += 1
 
     def is_step(self, handle: Any) -> bool:
-        """Whether a callback is a step; one that was cancelled is not run."""
+        """Whether a callback is a step; a cancelled one is not run."""
         if handle._cancelled or isinstance(handle._callback, Outer) or not is_of_agent(handle._context):
             return False
         if handle._context.get(FINALIZING):
@@ -142,17 +145,17 @@ class StepQueue(deque[Any]):
         return bool(self) and all(type(handle._callback) is Retry for handle in list(self))
 
     def place_of(self, run: Owner) -> Place:
-        """Where a run is."""
+        """The position of a run."""
         return self.places.setdefault(run if run.is_entered else None, Place())
 
     def next_turn(self) -> None:
-        """A turn of the loop begins."""
+        """Begin an iteration of the loop."""
         self.turn += 1
-        if self._from_outside:  # what was put in front of them has kept some back
+        if self._from_outside:  # callbacks that were put in front of them have kept some waiting
             self._from_outside = {id(handle) for handle in list(self) if id(handle) in self._from_outside}
 
     def note_events(self, events: Iterable[Any]) -> None:
-        """These files are ready: what is called for them now is no step."""
+        """Note that these files are ready: the callbacks queued for them now are not steps."""
         for key, _ in events:
             if isinstance(key.data, tuple):
                 self._from_outside.update(id(handle) for handle in key.data if handle is not None)
@@ -162,7 +165,7 @@ class Watched:
     """One loop whose steps are counted; used by the thread that runs the loop."""
 
     def __init__(self, loop: Any) -> None:
-        # Another thread may hold the old queue right now: it wakes up `select` behind it
+        # Another thread may hold the old queue right now; it wakes up `select` after appending to it
         self._old: deque[Any] = loop._ready
         self.queue = StepQueue()
         loop._ready = self.queue
@@ -171,18 +174,18 @@ class Watched:
         self.drain()
 
     def drain(self) -> None:
-        """Take over what is still put into the queue that the loop had before."""
+        """Move callbacks that are still being put into the loop's old queue to the new one."""
         while self._old:
             self.queue.append(self._old.popleft())
 
     def take_select(self) -> None:
-        """Learn about the turns of the loop, from now on."""
+        """Observe the iterations of the loop from now on."""
         if self._real_select is None:
             self._real_select = self._selector.select
             self._selector.select = self._select
 
     def leave(self, run: Owner) -> None:
-        """One run less; with the last one `select` is given back."""
+        """Stop counting for a run; with the last one, restore `select`."""
         self.queue.places.pop(run if run.is_entered else None, None)
         if self.queue.places or self._real_select is None:
             return
@@ -206,9 +209,9 @@ class Watched:
 
 
 def can_count(loop: Any) -> bool:
-    """Whether the steps of a loop can be counted: asyncio's own let us see what they are about to run.
+    """Whether the steps of a loop can be counted: asyncio's own loops let us see their ready queue.
 
-    Others can where a seam sees what they are told to run, as that of uvloop.
+    Other loops can be counted if a seam sees the callbacks that they are given, as uvloop's does.
     """
     is_asyncios = isinstance(getattr(loop, "_ready", None), deque) and hasattr(loop, "_selector")
     return is_asyncios or getattr(loop, STATE, None) is not None
@@ -233,18 +236,18 @@ class StepBook:
         self._at_once: list[int] = []
         self._pauses: list[int] = []
         self.last_thread = 0
-        """Identifies the thread of the last completion."""
+        """The identifier of the thread that completed last."""
         self._loops: weakref.WeakSet[Watched] = weakref.WeakSet()
         self._lock = make_lock()
         self._is_over = False
 
     def now(self, loop: Any) -> int:
-        """A number of the callback that a loop runs now; -1 for a loop that nobody can count."""
+        """A number for the callback that a loop runs now; -1 for a loop that can't be counted."""
         watched = self._watch(loop)
         return -1 if watched is None else watched.queue.taken
 
     def made(self, loop: Any) -> int:
-        """How many steps a loop has made; -1 for a loop that nobody can count."""
+        """How many steps a loop has made; -1 for a loop that can't be counted."""
         watched = self._watch(loop)
         return -1 if watched is None else watched.queue.place_of(self._run).steps
 
@@ -254,7 +257,7 @@ class StepBook:
         return self._following[1::3]
 
     def begin(self, loop: Any, clock_of: Callable[[], int]) -> int:
-        """What comes on a loop that is new to the run is counted from here until the loop is idle; -1 if it is not."""
+        """Count from here, on a loop that is new to the run, until the loop is idle; -1 if the loop is not new."""
         if getattr(loop, STATE, None) in self._loops:
             return -1
         watched = self._watch(loop)
@@ -265,9 +268,10 @@ class StepBook:
         return place.first
 
     def note(self, loop: Any, clock: int, opened_in: int = -1) -> int | None:
-        """The first completion in the same turn as this one, or -1: this one; None for a loop that nobody can count.
+        """The first completion in the same iteration as this one; -1 if it is this one; None if the loop can't be
+        counted.
 
-        `opened_in` is what `now` gave when a coroutine's call began, if it is one.
+        `opened_in` is the value of `now` when the coroutine's call began, if it is a coroutine.
         """
         watched = self._watch(loop)
         if watched is None:
@@ -301,7 +305,9 @@ class StepBook:
             place.is_pausing = False
 
     def describe(self) -> dict[str, Any]:
-        """Members for the manifest: (clock, clock before, steps between) in one list; calls at once; pauses."""
+        """Members for the manifest: (clock, earlier clock, steps between) in one flat list; synchronous
+        calls; pauses.
+        """
         members = {"steps": self._following, "at_once": self._at_once, "pauses": self._pauses}
         return {name: list(values) for name, values in members.items() if values}
 
@@ -335,7 +341,7 @@ class StepBook:
 
 
 class NoSteps(StepBook):
-    """Takes every loop for one whose steps can't be counted."""
+    """Treats every loop as one whose steps can't be counted."""
 
     def _watch(self, loop: Any) -> Watched | None:
         return None

@@ -1,7 +1,7 @@
-"""One `trio.run`, in the shape in which the rest of spanreplay knows the loops of asyncio.
+"""One `trio.run`, in the shape of an asyncio loop, which the rest of spanreplay knows.
 
-What it needs of a loop is little: a selector that is asked once a turn, what is about to run, a clock, and futures to
-wait for. Steps are counted, results released and time jumped over by the same code as for asyncio (`steps`,
+Little is needed of a loop: a selector that is called once per iteration, the ready tasks, a clock, and futures to wait
+for. The code that counts steps, releases results and jumps over time for asyncio does the same here (`steps`,
 `replay.step_clock`).
 """
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 POLLED: Final = "|polled"
 """Marks a deadline that the program noticed before trio did."""
 _FOREVER_S: Final = 24 * 60 * 60
-"""What trio asks for where no deadline is set."""
+"""The timeout that trio uses if no deadline is set."""
 _MOMENT_S: Final = 1e-9
-"""More than none: there is nothing to do."""
+"""More than zero: there is nothing to do."""
 
 
 class TrioLoop:
-    """Stands for one `trio.run`. Used by the thread that runs it, but for `call_soon_threadsafe`."""
+    """Stands for one `trio.run`. Used by the thread that runs it, except for `call_soon_threadsafe`."""
 
     def __init__(self, runner: Any) -> None:
         self._runner = runner
@@ -57,15 +57,15 @@ class TrioLoop:
         return float(self._clock.current_time())
 
     def create_future(self) -> Future:
-        """Something that one task can wait for."""
+        """A future that one task can wait for."""
         return Future(self._runner)
 
     def call_soon_threadsafe(self, callback: Callable[[], Any]) -> None:
-        """Wake the loop up and call something there. Raises: RuntimeError behind its end."""
+        """Wake the loop up and run a callback there. Raises: RuntimeError after its end."""
         self._runner.entry_queue.run_sync_soon(callback if type(callback) is Outer else Outer(callback))
 
     def call_later(self, seconds: float, callback: Callable[..., Any], *args: Any) -> asyncio.TimerHandle:
-        """Call something in a replay, where nothing else can happen any more."""
+        """In a replay, run a callback when nothing else can happen any more."""
         handle = asyncio.TimerHandle(self.time() + seconds, callback, list(args), self)  # type: ignore[arg-type]  # stands for one
         clock = clock_of(self)
         if clock is not None:
@@ -73,7 +73,7 @@ class TrioLoop:
         return handle
 
     def call(self, handle: asyncio.Handle) -> None:
-        """Do what trio would do for another thread, as its own task does it."""
+        """Run a callback that another thread handed over, as trio's own entry task would."""
         has_task = hasattr(GLOBAL_RUN_CONTEXT, "task")
         if not has_task:
             GLOBAL_RUN_CONTEXT.task = self._spanreplay_steps.queue.entry_task
@@ -84,7 +84,7 @@ class TrioLoop:
                 del GLOBAL_RUN_CONTEXT.task
 
     def take_queue(self) -> None:
-        """Have trio ask what is to run next before each step, from now on."""
+        """From now on, have trio ask for the next task before each step."""
         self._spanreplay_steps.queue.extend(self._runner.runq)
         self._runner.runq = self._spanreplay_steps.queue
 
@@ -114,7 +114,7 @@ class _Selector:
 
 
 class _Ready:
-    """Where asyncio keeps what it calls in this turn; trio has nothing like it, so it is called now."""
+    """Stands for asyncio's ready queue; trio has none, so an appended handle runs immediately."""
 
     def __len__(self) -> int:
         return 0
@@ -124,14 +124,14 @@ class _Ready:
 
 
 class IOManager:
-    """Trio's own, but for its waiting, which goes through the loop's selector."""
+    """Trio's own I/O manager, except that it waits through the loop's selector."""
 
     def __init__(self, inner: Any, loop: TrioLoop) -> None:
         self._inner = inner
         self.loop = loop
 
     def get_events(self, timeout: float) -> Any:
-        """What came within `timeout` seconds."""
+        """The events that came within `timeout` seconds."""
         if timeout == 0 and self.loop.is_about_to_jump:
             timeout = _MOMENT_S
         return self.loop._selector.select(None if timeout >= _FOREVER_S else timeout)
@@ -146,13 +146,13 @@ class IOManager:
 
 
 class Clock(trio.abc.Clock):
-    """The loop's time as trio's: in a replay it jumps."""
+    """The loop's time as a trio clock; in a replay it jumps."""
 
     def __init__(self, loop: TrioLoop) -> None:
         self._loop = loop
 
     def start_clock(self) -> None:
-        """Nothing is to be done."""
+        """No-op."""
 
     def current_time(self) -> float:
         """Seconds on the loop's clock."""
@@ -164,12 +164,12 @@ class Clock(trio.abc.Clock):
 
 
 class Future:
-    """Done once; one task at most waits for it."""
+    """A future that is done once; at most one task waits for it."""
 
     def __init__(self, runner: Any) -> None:
         self._runner = runner
         self.task: Any = None
-        """Who waits for it, or has."""
+        """The task that waits for it, or has."""
         self._is_done = False
         self.is_shielded = False
         """Whether cancellation waits until it is done."""
@@ -202,13 +202,13 @@ class Future:
 
 
 class Deadlines:
-    """What is known of the deadlines of one `trio.run`."""
+    """The deadlines of one `trio.run`."""
 
     def __init__(self) -> None:
         self.is_expiring = False
         """Whether trio is looking for deadlines that have passed."""
         self.is_polled = False
-        """Whether somebody asks if a scope is cancelled, which looks at the clock."""
+        """Whether the program asks if a scope is cancelled, which checks the clock."""
         self.names: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
         self.handles: weakref.WeakKeyDictionary[Any, asyncio.TimerHandle] = weakref.WeakKeyDictionary()
 
@@ -221,11 +221,11 @@ class Deadlines:
 
 
 loops_by_entries: Final[weakref.WeakValueDictionary[int, TrioLoop]] = weakref.WeakValueDictionary()
-"""Identity of trio's queue of what other threads ask for → its loop, which keeps it alive."""
+"""Identity of trio's queue of requests from other threads → its loop, which keeps it alive."""
 
 
 def find_loop() -> TrioLoop | None:
-    """What stands for the `trio.run` of the calling thread."""
+    """The stand-in for the `trio.run` of the calling thread; None without one."""
     runner = getattr(GLOBAL_RUN_CONTEXT, "runner", None)
     manager = getattr(runner, "io_manager", None)
     return manager.loop if type(manager) is IOManager else None

@@ -1,7 +1,7 @@
-"""Steps of a `trio.run`, counted as those of asyncio's loops are (see `steps`): a step is one of a task's.
+"""Steps of a `trio.run`, counted like those of asyncio's loops (see `steps`): a step is one step of a task.
 
-While a run is recorded an instrument counts them. Trio runs its tasks in batches, of which nobody sees more than the
-step that is made; in a replay, which has to bring something between two steps of a batch, each batch is one task.
+While a run is recorded an instrument counts them. Trio runs its tasks in batches and shows only the current step; a
+replay, which has to insert events between two steps of a batch, makes each batch a single task.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from spanreplay.runtime.order.steps import FINALIZING, StepQueue, Watched
 
 
 class TrioQueue(StepQueue):
-    """The tasks that can go on, in a replay; trio takes what it is about to run by going through it."""
+    """The ready tasks, in a replay; trio takes the next batch by iterating over it."""
 
     def __init__(self) -> None:
         super().__init__()
         self.left = 0
-        """How many of this turn's tasks are left."""
+        """How many tasks of this iteration are left."""
         self.entry_task: Any = None
-        """The task that does what other threads ask for, which is no step."""
+        """The task that serves requests from other threads, which is not a step."""
 
     def is_step(self, task: Any) -> bool:
-        """Whether what a task is about to do is a step."""
+        """Whether the next step of a task counts as a step."""
         return task is not self.entry_task and is_of_agent(task.context) and not task.context.get(FINALIZING)
 
     def popleft(self) -> Any:
@@ -46,20 +46,20 @@ class TrioQueue(StepQueue):
             yield self.popleft()
 
     def clear(self) -> None:
-        """Nothing: what trio has gone through is taken out already."""
+        """No-op: the tasks that trio has iterated over are already taken out."""
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing but retries is left: there are none."""
+        """Whether nothing but retries is left; False, because there are no retries."""
         return False
 
     def next_turn(self) -> None:
-        """A turn begins."""
+        """Begin an iteration."""
         self.turn += 1
         self.left = len(self)
 
     def note_events(self, events: Iterable[Any]) -> None:
-        """Nothing: what comes from outside wakes up tasks, each of whose steps is one."""
+        """No-op: events from outside wake up tasks, and each step of a task counts."""
 
 
 class _Counter(trio.abc.Instrument):
@@ -85,7 +85,7 @@ class TrioSteps(Watched):
         self.queue = TrioQueue()
 
     def take_select(self) -> None:
-        """Learn about the turns and steps, from now on."""
+        """Observe the iterations and steps from now on."""
         super().take_select()
         if self._counter is None and self._runner.runq is not self.queue:
             self._counter = _Counter(self.queue)

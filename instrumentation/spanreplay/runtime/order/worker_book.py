@@ -21,8 +21,8 @@ _PARTS: Final = ("numbers", "counts", "threads", "processes", "ended")
 class WorkerBook:
     """Which worker runs which job of one run while it is recorded. Thread-safe.
 
-    Of an executor most jobs are left out: those that the first worker of their pool runs, and that start a worker only
-    where there is none.
+    Most jobs of an executor are left out: those run by the first worker of their pool that start a worker only if there
+    is none.
     """
 
     def __init__(self) -> None:
@@ -35,17 +35,17 @@ class WorkerBook:
         self._is_used = self._is_full = False
 
     def started(self, lane: Lane, count: int) -> None:
-        """A pool has started one more worker than its first for a job, and has so many now."""
+        """Note that a pool has started a worker, not its first, for a job, and has `count` workers now."""
         self._keep(self._counts, lane, count)
 
     def begun(self, lane: Lane, number: int) -> None:
-        """A worker begins a job."""
+        """Note that a worker begins a job."""
         self._is_used = True
         if number != 0:
             self._keep(self._numbers, lane, number)
 
     def borrowed(self, lane: Lane, thread: threading.Thread) -> None:
-        """A thread that an event loop has for such work begins a job; it is known by the order of first jobs."""
+        """Note that an event loop's own worker thread begins a job; such threads are numbered by their first jobs."""
         self._is_used = True
         known = vars(thread).get(_KNOWN)
         if known is None or known[0] is not self:
@@ -53,12 +53,12 @@ class WorkerBook:
         self._keep(self._threads, lane, known[1])
 
     def begun_in_process(self, lane: Lane, number: int) -> None:
-        """A worker process of a pool begins a job."""
+        """Note that a worker process of a pool begins a job."""
         self._is_used = True
         self._keep(self._processes, lane, number)
 
     def ended(self, lane: str) -> None:
-        """A pool ends one of its worker processes, by its own lane."""
+        """Note that a pool ends one of its worker processes, given by its own lane."""
         self._is_used = True
         self._ended[lane] = 1
 
@@ -78,7 +78,7 @@ class WorkerBook:
 
 
 class RecordedWorkers:
-    """The same as a manifest states it."""
+    """The workers of a recorded run, read from its manifest."""
 
     def __init__(self, manifest: Mapping[str, Any]) -> None:
         stated = manifest.get(MEMBER)
@@ -92,15 +92,15 @@ class RecordedWorkers:
         self._is_full = isinstance(stated, dict) and bool(stated.get("is_full"))
 
     def number_of(self, lane: str) -> int:
-        """The worker that ran a job; -1 where the recording does not say."""
+        """The worker that ran a job; -1 if the recording does not say."""
         return self._numbers.get(lane, -1 if self._is_full else 0)
 
     def count_behind(self, lane: str) -> int:
-        """How many workers the pool had at least, once it had taken a job."""
+        """How many workers the pool had at least, after it had taken a job."""
         return max(self._counts.get(lane, 1), self.number_of(lane) + 1)
 
     def thread_of(self, lane: str) -> int | None:
-        """Which of the threads that event loops have for such work ran a job; None where the recording does not say."""
+        """The event loop's own worker thread that ran a job; None if the recording does not say."""
         return self._threads.get(lane)
 
     @property
@@ -113,7 +113,7 @@ class RecordedWorkers:
         return self._is_full or lane in self._processes
 
     def process_of(self, lane: str) -> int | None:
-        """The worker process that ran a job; None where the recording does not say."""
+        """The worker process that ran a job; None if the recording does not say."""
         return self._processes.get(lane)
 
 
@@ -125,7 +125,7 @@ def _read(stated: Any, name: str) -> dict[str, int]:
 
 
 def merge(manifest: dict[str, Any], part: Mapping[str, Any]) -> None:
-    """Add what another process of the run states."""
+    """Add the statements of another process of the run."""
     stated = part.get(MEMBER)
     if isinstance(stated, dict):
         before = manifest.get(MEMBER, {})
