@@ -1,7 +1,7 @@
-"""What a boundary's function consists of: a digest of its code, to tell in a replay that what was served has changed.
+"""A digest of the code of a boundary's function, by which a replay notices that the served function has changed.
 
-The digest covers the function's byte code and that of the agent's functions which it calls by a global name; comments
-and positions leave it alone. Versions of Python compile differently, so a digest is compared within one version only.
+The digest covers the byte code of the function and of the agent's functions that it calls by a global name; comments
+and positions don't change it. Python versions compile differently, so digests are compared within one version only.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ __all__ = ["BODY", "describe_body", "is_changed"]
 BODY: Final = "body"
 """Member of a call's meta."""
 FUNCTIONS_MAX: Final = 200
-"""Functions below one boundary that its digest covers."""
+"""How many functions below one boundary its digest covers."""
 _REMEMBERED_MAX: Final = 2_000
 _VERSION: Final = f"{sys.version_info.major}.{sys.version_info.minor}:"
 _digests: dict[int, tuple[CodeType, str]] = {}
 
 
 def describe_body(function: object) -> str:
-    """`3.12:` and 16 hexadecimal characters; '' for what is no function of the agent."""
+    """`3.12:` and 16 hexadecimal characters; '' if it is not a function of the agent."""
     inner = ids.unwrap(function)
     code = getattr(inner, "__code__", None)
     if not isinstance(code, CodeType):
@@ -67,7 +67,7 @@ def _digest(function: Any, code: CodeType) -> str:
 
 
 def _add_code(hashed: Any, code: CodeType) -> list[str]:
-    """Take in a code object and those inside of it; the names that it looks up."""
+    """Hash a code object and those nested in it; return the names that it looks up."""
     names = list(code.co_names)
     hashed.update(code.co_code)
     hashed.update(repr((code.co_names, code.co_varnames, code.co_freevars)).encode())

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def is_cancellation(error: BaseException | None) -> TypeGuard[BaseException]:
-    """Whether this is how a task learns that it is cancelled: asyncio's exception or trio's."""
+    """Whether this is asyncio's or trio's cancellation exception."""
     trio: Any = sys.modules.get("trio")
     return isinstance(error, asyncio.CancelledError) or (trio is not None and isinstance(error, trio.Cancelled))
 
@@ -24,8 +24,8 @@ def is_cancellation(error: BaseException | None) -> TypeGuard[BaseException]:
 async def await_cancellation(crossing: Crossing) -> None:
     """Wait until the task is cancelled, as it was when this call was recorded.
 
-    Raises: what its library raises then; ReplayMiss when nothing has cancelled it for longer than it took then, and
-    some more.
+    Raises: the library's cancellation exception; ReplayMiss if nothing has cancelled the task for longer than it took
+    when recorded, plus a margin.
     """
     recorded = crossing.served
     if recorded is None:

@@ -1,4 +1,4 @@
-"""Declared boundaries: `@spanreplay.boundary(...)` on functions, coroutines and generators of both sorts."""
+"""Declared boundaries: `@spanreplay.boundary(...)` on functions, coroutines, generators and async generators."""
 
 from __future__ import annotations
 
@@ -43,9 +43,10 @@ def _member(enum: type[Kind] | type[Effect], value: str, what: str) -> str:
 
 
 class _Machinery:
-    """What recorded calls need; imported at the first one, so that a decorated module stays light.
+    """Modules that recorded calls need; imported with the first one, so that a decorated module stays light.
 
-    In a run already with the decorator: the first call may be that of a finalizer, in the midst of this very import.
+    While a run is active, the decorator already imports them: the first call may be that of a finalizer during this
+    very import.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -53,7 +54,7 @@ class _Machinery:
         return vars(self)[name]
 
     def load(self) -> None:
-        """Import it; does nothing more than once."""
+        """Import them; further calls do nothing."""
         if vars(self):
             return
         from spanreplay import codec
@@ -85,7 +86,7 @@ def _wrap(function: F, kind: str, name: str, effect: str) -> F:
 
     def describe(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if names is not None and len(args) == len(names) and not kwargs:
-            arguments: dict[str, Any] = dict(zip(names, args))  # noqa: B905 -- dear, and just compared
+            arguments: dict[str, Any] = dict(zip(names, args))  # expensive, and just compared
         else:
             arguments = _machinery.call_arguments(signature, args, kwargs)
         implicit: dict[str, Any] = {n: arguments.pop(n) for n in _IMPLICIT if n in arguments} if is_method else {}
@@ -106,16 +107,16 @@ def _find_positional(signature: inspect.Signature) -> tuple[str, ...] | None:
 
 
 def wrap_function(function: F, describe: Callable[[tuple[Any, ...], dict[str, Any]], Any]) -> F:
-    """A function of any sort as a boundary; `describe` makes a `FunctionCall` of the arguments of a call.
+    """Make a function of any sort a boundary; `describe` builds a `FunctionCall` from the arguments of a call.
 
-    The sort is that of the function below what `functools.wraps` put around it.
+    The sort is that of the innermost function, below any `functools.wraps` wrappers.
     """
     wrapped: F = _wrapper_of(inspect.unwrap(function))(function, describe)
     return wrapped
 
 
 def _call_with(function: Any, signature: inspect.Signature, arguments: dict[str, Any]) -> Any:
-    """Call a function with arguments by parameter name, as `call_arguments` gives them."""
+    """Call a function with arguments by parameter name, in the form that `call_arguments` returns."""
     from spanreplay.codec import bind_arguments
 
     args, kwargs = bind_arguments(signature, arguments)

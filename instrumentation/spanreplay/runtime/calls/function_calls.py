@@ -30,7 +30,7 @@ from spanreplay.runtime.run import Run, active_run
 T = TypeVar("T")
 _OUTCOMES = {outcome.value: outcome for outcome in Outcome}
 _STACK = "stack"
-"""In a call's meta: where its exception came from."""
+"""In a call's meta: the stack of its exception."""
 _TAG_TEXT = '"$type"'
 _TOOL_KEYSPEC = "tool/1"
 _KEYSPECS = {keyspec.partition("/")[0]: keyspec for keyspec in LEAF_KEYSPECS}
@@ -49,21 +49,21 @@ class FunctionCall(NamedTuple):
     call_id: str = ""
     meta: Mapping[str, Any] = NO_META
     body: Any = None
-    """The function that does the work, where the caller is a framework: named when no agent code is on the stack."""
+    """The function that does the work, if the caller is a framework; named when no agent code is on the stack."""
     prints: bool = True
-    """Whether what the body writes to standard output is printed again where it does not run."""
+    """Whether a replay that does not run the body prints the body's standard output again."""
     call: Callable[[dict[str, Any]], Any] | None = None
-    """Calls the body with other arguments; None where a plan can't change them."""
+    """Calls the body with other arguments; None if a plan can't change them."""
     beside: Mapping[str, Any] = NO_META
-    """Further members of the request, as JSON values: no part of the key, and compared by `replay.beside`."""
+    """Further members of the request, as JSON values: not part of the key; compared by `replay.beside`."""
 
 
 def with_call(
     function_call: FunctionCall, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> FunctionCall:
-    """The leaf with a way to call `function` with other arguments, where they are the function's own.
+    """The function call with a way to call `function` with other arguments, if its arguments are the function's own.
 
-    Arguments that a framework made of something else (a JSON text, a context) can't be changed on their way.
+    Arguments that a framework converted (a JSON text, a context) can't be changed on their way.
     """
     if function_call.call is not None:
         return function_call
@@ -81,7 +81,7 @@ def with_call(
 
 
 def describe_function_call(run: Run, describe: Callable[[], FunctionCall]) -> Spec:
-    """The call that `describe` gives, redacted, with its key's fields."""
+    """The function call that `describe` returns, redacted, with its key's fields."""
     function_call = describe()
     arguments = function_call.arguments
     hole = ""
@@ -148,7 +148,7 @@ def _close_value(crossing: Crossing, member: str, value: Any, outcome: Outcome) 
     try:
         encoded = codec.encode(value) if member != "error" else codec.encode_exception(value)
         size = len(dump(encoded))
-        if size > config.BODY_BYTES_MAX:  # what is cut is not redacted first, which takes seconds
+        if size > config.BODY_BYTES_MAX:  # an oversized value is not redacted first, which takes seconds
             crossing.run.count("truncated")
             crossing.close(outcome, dump({"truncated": size}))
             return
@@ -204,24 +204,24 @@ def load_response(crossing: Crossing) -> dict[str, Any]:
 
 
 def decode_value(crossing: Crossing, encoded: Any) -> Any:
-    """A recorded value rebuilt. Raises: ReplayMiss if it can't be."""
+    """Rebuild a recorded value. Raises: ReplayMiss if that fails."""
     try:
         return codec.decode(encoded)
     except Exception as exc:
-        why = crossing.run.redactor.text(str(exc))  # it may be about a value that the recording hides
+        why = crossing.run.redactor.text(str(exc))  # it may mention a value that the recording hides
         raise crossing.answers.type_changed(crossing, "response", why) from exc
 
 
 def _value_of(crossing: Crossing, response: dict[str, Any]) -> Any:
-    """The recorded result rebuilt. Raises: ReplayMiss if it can't be."""
+    """Rebuild the recorded result. Raises: ReplayMiss if that fails."""
     value, recorded = response.get("value"), crossing.served
-    # JSON without a tag encodes itself, and is ours alone
+    # JSON without a tag decodes to itself, and nobody else holds it
     is_plain = recorded is not None and _TAG_TEXT not in recorded.response
     return value if is_plain else decode_value(crossing, value)
 
 
 def decode_error(crossing: Crossing, encoded: Any) -> BaseException:
-    """A recorded exception rebuilt. Raises: ReplayMiss if it can't be."""
+    """Rebuild a recorded exception. Raises: ReplayMiss if that fails."""
     try:
         return codec.decode_exception(encoded)
     except Exception as exc:
@@ -261,10 +261,10 @@ def finish_sync(crossing: Crossing, live: Callable[[], T]) -> T:
         return result
     context = error.__context__
     try:
-        raise error  # at one line, live and served: it is in the traceback
+        raise error  # at the same line, live and served: it is in the traceback
     finally:
         if crossing.served is None:
-            error.__context__ = context  # `raise` puts there what the caller is handling
+            error.__context__ = context  # `raise` sets it to the exception that the caller is handling
         del error, context
 
 
@@ -330,7 +330,7 @@ async def _serve_async(crossing: Crossing) -> tuple[BaseException | None, Any]:
 
 
 async def _print_in_turn(crossing: Crossing) -> None:
-    """Print what a coroutine printed, when it did."""
+    """Print a coroutine's recorded output at the recorded places."""
     rows, recorded = printed.rows_of(crossing), crossing.served
     if not rows or recorded is None:
         return

@@ -1,6 +1,6 @@
-"""Generators as boundaries, of both sorts: what they yielded, what was sent into them, and how they ended.
+"""Generators and async generators as boundaries: the items yielded, the values sent in, and the end.
 
-Recorded: {"items": [...], "end": "complete|closed|error", "value" or "error", "sent": {"<item>": what came back}}.
+Recorded: {"items": [...], "end": "complete|closed|error", "value" or "error", "sent": {"<item>": the value sent}}.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _HOLE = "$unserializable"
 
 
 def _encode_sent(sent: Any, thrown: BaseException | None) -> Any:
-    """What came back at a yield; None for a plain `next`. Raises: Unserializable."""
+    """Encode the value or exception sent in at a yield; None for a plain `next`. Raises: Unserializable."""
     return codec.encode(sent) if thrown is None else {"throw": codec.encode_exception(thrown)}
 
 
 class _Recorded:
-    """What a live generator yielded so far, and the end of its record; nothing here raises."""
+    """The items that a live generator has yielded so far, and the end of its record; nothing here raises."""
 
     def __init__(self, crossing: Crossing) -> None:
         self._crossing = crossing
@@ -45,7 +45,7 @@ class _Recorded:
         crossing.on_abandon = self.closed
 
     def yielded(self, item: Any) -> None:
-        """An item came out."""
+        """Note that an item was yielded."""
         guard.guarded("recording an item", self._yielded, item)
 
     def _yielded(self, item: Any) -> None:
@@ -54,7 +54,7 @@ class _Recorded:
         self._crossing.spec.part = len(self._items)
 
     def resumed(self, sent: Any, thrown: BaseException | None = None) -> None:
-        """Something came back at the yield of the latest item."""
+        """Note what was sent or thrown in at the yield of the latest item."""
         if self._items and (sent is not None or thrown is not None):
             guard.guarded("recording what was sent", self._resumed, sent, thrown)
 
@@ -63,16 +63,16 @@ class _Recorded:
         self._sent[str(at)] = self._encode(f"sent at item {at}", _encode_sent, sent, thrown)
 
     def completed(self, value: Any) -> None:
-        """The generator returned."""
+        """Note that the generator returned."""
         self._end("complete", Outcome.OK, "value", codec.encode, value)
 
     def failed(self, exc: BaseException) -> None:
-        """The generator raised."""
+        """Note that the generator raised."""
         outcome = Outcome.ERROR if isinstance(exc, Exception) else Outcome.CANCELLED
         self._end("error", outcome, "error", codec.encode_exception, exc)
 
     def closed(self, exc: BaseException | None = None) -> None:
-        """The generator was left early; `exc` is what it raised then."""
+        """Note that the generator was closed early; `exc` is the exception it raised then."""
         if exc is None:
             self._end("closed", Outcome.OK)
         else:
@@ -100,7 +100,7 @@ class _Recorded:
         spec = self._crossing.spec
         redactor = self._crossing.run.redactor
         clean = redactor.value({**response, "items": redactor.items(self._items, spec.redactions)}, spec.redactions)
-        if isinstance(clean, dict):  # what the agent gave is compared, and never given to it
+        if isinstance(clean, dict):  # values that the agent sent are compared, and never given back to it
             spec.raw = {**response, **({"sent": clean.get("sent")} if self._sent else {})}
         self._crossing.close(outcome, dump(clean))
 
@@ -118,7 +118,7 @@ class _Served:
 
     @property
     def is_closed(self) -> bool:
-        """Whether it was left early when it was recorded."""
+        """Whether it was closed early when it was recorded."""
         return bool(self._response.get("end") == "closed")
 
     @property
@@ -135,7 +135,7 @@ class _Served:
         return decode_value(self.crossing, encoded)
 
     def resumed(self, sent: Any, thrown: BaseException | None = None) -> None:
-        """Compare what came back at the latest item with what came back then. Raises: ReplayMiss if it differs."""
+        """Compare the value sent in at the latest item with the recorded one. Raises: ReplayMiss if it differs."""
         at = self.position - 1
         if at < 0:
             return
@@ -148,14 +148,14 @@ class _Served:
             self.crossing.answers.check_sent(self.crossing, f"sent[{at}]", self._sent.get(str(at)), now)
 
     def finish(self, thrown: BaseException | None = None) -> Any:
-        """What the generator returned. Raises: what it raised, or ReplayMiss if it was left early."""
+        """The generator's return value. Raises: the recorded exception, or ReplayMiss if it was closed early."""
         error = self.find_error(thrown)
         if error is not None:
             raise error
         return decode_value(self.crossing, self._checked(self._response.get("value"), "value"))
 
     def find_error(self, thrown: BaseException | None = None) -> BaseException | None:
-        """What is raised behind the last item: `thrown` itself where that is what the body let through."""
+        """The exception raised after the last item; `thrown` itself if the recorded body let it through."""
         printed.write(self.crossing, self.position)
         if self._response.get("end") == "closed":
             return self.crossing.answers.overrun(self.crossing)
@@ -166,7 +166,7 @@ class _Served:
         return thrown if is_same else error
 
     def close(self) -> None:
-        """The generator is left here. Raises: what it raised when it was left here."""
+        """Close the generator here. Raises: the recorded exception, if closing it here raised one."""
         if self._response.get("end") == "closed" and "error" in self._response and not self.has_item:
             raise decode_error(self.crossing, self._checked(self._response["error"], "exception"))
 
@@ -217,7 +217,7 @@ def call_generator(
                 raise
             recorded.closed()
             raise
-        except BaseException as exc:  # noqa: BLE001 -- handed to the live body, which decides
+        except BaseException as exc:  # handed to the live body, which decides
             thrown = exc
         recorded.resumed(sent, thrown)
 
@@ -241,7 +241,7 @@ def _serve(served: _Served) -> Generator[Any, Any, Any]:
             end_stream(served.crossing)
             served.close()
             raise
-        except BaseException as exc:  # noqa: BLE001 -- the recording says what the body made of it
+        except BaseException as exc:  # the recording says how the body reacted
             thrown = exc
         served.resumed(sent, thrown)
     wait_turn(served.crossing)
@@ -249,7 +249,7 @@ def _serve(served: _Served) -> Generator[Any, Any, Any]:
 
 
 class _RecordedAsync:
-    """A live async generator that is recorded; `asend`, `athrow` and `aclose` as of one."""
+    """A live async generator that is recorded, with `asend`, `athrow` and `aclose`."""
 
     def __init__(self, crossing: Crossing, generator: AsyncGenerator[Any, Any]) -> None:
         self._crossing = crossing
@@ -280,7 +280,7 @@ class _RecordedAsync:
         return item
 
     async def aclose(self) -> None:
-        """End the body where it is."""
+        """Close the body where it is."""
         try:
             with self._crossing:
                 await self._generator.aclose()
@@ -291,7 +291,7 @@ class _RecordedAsync:
 
 
 class _ServedAsync:
-    """A recorded async generator; `asend`, `athrow` and `aclose` as of a live one."""
+    """A recorded async generator, with the `asend`, `athrow` and `aclose` of a live one."""
 
     def __init__(self, crossing: Crossing) -> None:
         self._crossing = crossing
@@ -303,7 +303,7 @@ class _ServedAsync:
         return await self._step(None)
 
     async def athrow(self, thrown: BaseException) -> Any:
-        """The next item, where the body went on after this."""
+        """The next item, if the recorded body went on after this exception."""
         if isinstance(thrown, ReplayMiss):
             raise thrown
         self._served.resumed(None, thrown)
@@ -324,7 +324,7 @@ class _ServedAsync:
         raise StopAsyncIteration
 
     async def aclose(self) -> None:
-        """The generator is left here."""
+        """Close the generator here."""
         await self._await_close()
         self._served.close()
 
@@ -337,7 +337,7 @@ class _ServedAsync:
 
 
 def open_async_generator(describe: Callable[[], FunctionCall], live: Callable[[], AsyncGenerator[Any, Any]]) -> Any:
-    """An async generator to run or serve: something with `asend`, `athrow` and `aclose`."""
+    """An async generator to run or serve: an object with `asend`, `athrow` and `aclose`."""
     crossing = begin_function_call(describe)
     if crossing is None:
         return live()

@@ -1,4 +1,4 @@
-"""A call in flight, as the parts of its record ask for it; `open_call.Crossing` is one."""
+"""A call in flight, as the parts of its record use it; `open_call.Crossing` implements it."""
 
 from __future__ import annotations
 
@@ -39,4 +39,4 @@ class InFlight(Protocol):
         """The digests of the parts of its key, as JSON."""
 
     def mark_printed(self) -> int:
-        """Take a value of the clock for a row of printed text; the number of the row's part."""
+        """Take a value of the clock for a row of printed text; return the row's part number."""

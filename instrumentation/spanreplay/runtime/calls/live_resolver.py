@@ -1,4 +1,4 @@
-"""The calls of a run while it is recorded: each is made, and what fails of ours is counted."""
+"""The resolver of a run that is being recorded: every call is made, and our own failures are counted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Counting(Protocol):
-    """A run, as far as what it holds and lacks is concerned."""
+    """The part of a run that counts its calls and losses."""
 
     calls: int
     environment: Mapping[str, Any]
@@ -24,11 +24,11 @@ class Counting(Protocol):
         """Add to one of the manifest's counters."""
 
     def hole(self, reason: str) -> None:
-        """Something that makes the recording impossible to replay whole."""
+        """Note a reason why the recording can't be replayed completely."""
 
 
 class LiveResolver:
-    """Answers no call of one run; see `Resolver`. An error that is made here, nobody is told of."""
+    """Makes every call of a run live; see `Resolver`. The errors created here are never shown to anybody."""
 
     may_amend = False
     swallows_telemetry = False
@@ -49,7 +49,7 @@ class LiveResolver:
 
     # ── calls ───────────────────────────────────────────────────────────────────────────────────────
     def admits_call(self) -> bool:
-        """Whether the run has room for one more; counted if it has not."""
+        """Whether the run has room for one more call; counted if not."""
         has_room = self._run.calls < config.CALLS_MAX
         if not has_room:
             self._run.count("dropped")
@@ -67,12 +67,12 @@ class LiveResolver:
 
     # ── what is missing ─────────────────────────────────────────────────────────────────────────────
     def fail(self, exc: Exception) -> None:
-        """The call is made, and is not in the run."""
+        """Count a call that can't be described: it is made but is not in the run."""
         self._run.count("dropped")
         guard.report_failure("describing a call", exc)
 
     def leave_out(self, hole: str, miss: str = "") -> None:
-        """The run is incomplete."""
+        """Mark the run as incomplete."""
         self._run.hole(hole)
 
     def broken(self, message: str) -> ReplayMiss:

@@ -51,7 +51,7 @@ def plumbing() -> AbstractContextManager[None]:
 
 
 def no_plumbing() -> AbstractContextManager[None]:
-    """A block of the program's own work, which traffic has brought here with the context that it was sent in."""
+    """A block of the program's own work that inherited the context of traffic which triggered it."""
     return holding(is_plumbing_here, False)
 
 
@@ -64,7 +64,7 @@ def is_plumbing(run: Run) -> bool:
 
 
 class Crossing:
-    """One call in flight. Open it with `open_crossing`; end it exactly once with `close` (more are ignored)."""
+    """One call in flight. Open it with `open_crossing`; close it with `close` (only the first counts)."""
 
     __slots__ = (
         "_closing_thread",
@@ -111,7 +111,7 @@ class Crossing:
         self.start_ns = ids.now_ns()
         self.parent_context, self.is_shown = find_place(run, spec.kind, spec.name)
         self.span_id = ids.new_span_id()
-        # The frames of `begin_in`, of what calls that, and of what is above are ours
+        # The frames of `begin_in`, its caller and those above are ours
         self.code = ids.find_caller(5) or ids.describe_function(spec.body)
         self._describe_key()
         self.hidden_sent = sum(spec.redactions.values()) if spec.redactions else 0
@@ -122,13 +122,13 @@ class Crossing:
         self.paired: CallRecord | None = None
         """In a replay, the recorded call that this one stands for."""
         self.revealed: Revealed | None = None
-        """What the response in `served` is without the values that it hides; None where it is as it was recorded."""
+        """The response in `served` without the values that it hides; None if it is served as recorded."""
         self.number = 0
-        """In a replay: the number of the recorded call that this one stands for, else its own place among the calls."""
+        """In a replay, the number of the recorded call that this one stands for, else its own place among the calls."""
         self.is_live_by_plan = False
         self.joint = -1
         self.opened_in = -1
-        """The turn of the event loop in which a coroutine's call began; -1 where that is not known."""
+        """The callback of the event loop in which a coroutine's call began; -1 if unknown."""
         self.clocks: list[int] = []
         self.on_abandon: Callable[[], None] | None = None
         """Ends the record of a stream that nobody read to its end."""
@@ -136,7 +136,7 @@ class Crossing:
         """The thread that has ended the call; 0 before that."""
         self._context_token: Token[Any] | None = None
         self._lane_tokens: CrossingTokens | None = None
-        self.seq = run.open_call(self)  # last: from now on others may end it
+        self.seq = run.open_call(self)  # last: from now on other threads may end it
         if run.loops is not None:
             run.loops.begin(lambda: self.seq)
 
@@ -153,7 +153,7 @@ class Crossing:
 
     @property
     def key_fields(self) -> Mapping[str, Any]:
-        """What the key is made of."""
+        """The fields that make up the key."""
         spec = self.spec
         if spec.key_fields is None:
             return leaf_key_fields(spec.keyspec, spec.name, json.loads(spec.request)["arguments"])
@@ -171,7 +171,7 @@ class Crossing:
 
     @property
     def key(self) -> Key:
-        """The key of the request; made when it is first asked for, where the request implies it."""
+        """The key of the request; made on first use if the request implies it."""
         key = self._key
         if key is None:
             spec, recorded = self.spec, self._find_recorded()
@@ -184,12 +184,12 @@ class Crossing:
 
     @property
     def key_hex(self) -> str:
-        """The key as text; in a replay that goes as recorded, nothing is made for it."""
+        """The key as text; not computed in a replay that follows the recording."""
         recorded = self._find_recorded() if self._key is None else None
         return self.key.hex if recorded is None else recorded.key
 
     def _find_recorded(self) -> CallRecord | None:
-        """The recorded call in this one's place, if the request that implies the key is the same there."""
+        """The recorded call in this one's place, if it has the same request (which implies the key)."""
         spec, recorded = self.spec, self.run.resolver.find_recorded(self)
         if recorded is None or recorded.request != spec.request or recorded.keyspec != spec.keyspec:
             return None
@@ -202,7 +202,7 @@ class Crossing:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        # Given up at once: together they would be a cycle, which only the garbage collector frees
+        # Cleared immediately: together they would form a cycle, which only the garbage collector frees
         tokens, self._lane_tokens = self._lane_tokens, None
         token, self._context_token = self._context_token, None
         if tokens is not None:
@@ -211,7 +211,7 @@ class Crossing:
             leave_span(token)
 
     def to_record(self, outcome: str, response: str = "", end_seq: int = -1, end_ns: int = 0) -> CallRecord:
-        """This call as a record, in the state given."""
+        """This call as a record, in the given state."""
         spec = self.spec
         return CallRecord.assemble(
             run_id=self.run.run_id,
@@ -245,25 +245,27 @@ class Crossing:
 
     @property
     def parts(self) -> tuple[int, ...]:
-        """When each part of a stream came; in a replay, as it was recorded."""
+        """When each part of a stream came; in a replay, the recorded values."""
         return tuple(self.clocks) if self.served is None else self.served.clocks
 
     def note_opened(self) -> None:
-        """A coroutine's call begins, or its next part is asked for: if it never waits, it does not in a replay."""
+        """Note that a coroutine's call begins, or asks for its next part: one that never suspends doesn't in a replay
+        either.
+        """
         if self.run.loops is not None:
             self.opened_in = self.run.loops.now()
 
     def mark(self) -> None:
-        """A part of a stream has come."""
+        """Note that a part of a stream has come."""
         self.clocks.append(self.run.complete(self.opened_in)[0])
 
     def mark_printed(self) -> int:
-        """A coroutine has begun to print; milliseconds since it was called."""
+        """Note that a coroutine has begun to print; return the milliseconds since it was called."""
         self.clocks.append(self.run.complete(self.opened_in)[0])
         return (ids.now_ns() - self.start_ns) // 1_000_000
 
     def amend(self, patches: Any) -> bool:
-        """Apply a plan's patches to the request; whether that makes it another one. Raises: ConfigError."""
+        """Apply a plan's patches to the request; return whether that changes the key. Raises: ConfigError."""
         if self.spec.amend is None:
             raise ConfigError(f"the request of {self.boundary} can't be changed by a plan: set its response")
         before = self.key_hex
@@ -273,7 +275,7 @@ class Crossing:
         return self.key_hex != before
 
     def restate(self, describe: Callable[[Spec], Spec]) -> bool:
-        """Describe the call in other words; whether that makes it another one."""
+        """Describe the call again; return whether that changes its description."""
         spec = describe(self.spec)
         if spec is self.spec:
             return False
@@ -286,7 +288,7 @@ class Crossing:
     def close(self, outcome: Outcome, response: str, *, is_bounded: bool = False) -> None:
         """Record how the call ended; `response` is redacted JSON text. Later calls do nothing.
 
-        `is_bounded`: the limit was kept in bytes already, of which JSON text (base64, escapes) takes more.
+        `is_bounded`: the response was limited in bytes already; as JSON text (base64, escapes) it may be longer.
         """
         if self._closing_thread:
             return
@@ -305,7 +307,7 @@ class Crossing:
             guard.report_failure("recording a call", exc)
 
     def write_open(self, response: str) -> None:
-        """Record what a stream has given so far; a later record of this call takes its place."""
+        """Record the items of a stream so far; a later record of this call replaces this one."""
         if not self._closing_thread:
             self._emit(_OPEN, response)
 
@@ -315,7 +317,7 @@ class Crossing:
 
     @property
     def is_closing_elsewhere(self) -> bool:
-        """Whether another thread is recording how it ended, or has."""
+        """Whether another thread is recording the call's end, or has done so."""
         return self._closing_thread not in (0, get_ident())
 
     def abandon(self) -> None:
@@ -347,22 +349,22 @@ class Crossing:
         self.run.closed(self, outcome)
 
     def describe_digests(self) -> str:
-        """The digests of the request's parts, as the record holds them; none of the call of a function."""
+        """The digests of the request's parts, as the record holds them; '' for a function call."""
         if self.spec.keyspec in LEAF_KEYSPECS:  # they would need the key now, which costs too much (decision 0008)
             return ""
-        key = self.key  # first: where it is the recorded one, so are the digests
+        key = self.key  # first: if it is the recorded one, so are the digests
         digests = self._digests
         if digests is None:
             digests = self._digests = str(self.run.digester.describe(key, self.key_fields))
         return digests
 
     def _take_over(self, served: CallRecord) -> int:
-        """Make a served call part of the run that goes on: its numbers are the recorded ones; its completion."""
+        """Make a served call part of the resumed run, with its recorded numbers; return its completion."""
         self.joint, self.reads = served.joint, served.reads
         return served.end_seq
 
     def _emit(self, outcome: str, response: str = "", end_seq: int = -1) -> None:
-        """Write the call in the state given; as open where the run has ended without its end."""
+        """Write the call in the given state; as open if the run has ended before the call did."""
         run, emitter = self.run, self.run.emitter
         end_ns = self.start_ns if outcome == _OPEN else ids.now_ns() if self.served is None else self._end_ns()
         sink = emitter.find_sink(run.run_id)
@@ -370,7 +372,7 @@ class Crossing:
             try:
                 payload = encode_call(self, self._describe_constant(), outcome, end_seq, end_ns, response)
             except UnicodeEncodeError:
-                pass  # a lone surrogate: the span says so in its own way
+                pass  # a lone surrogate: the span states it in its own way
             else:
                 if payload:
                     sink.write(payload)
@@ -383,7 +385,7 @@ class Crossing:
             self._emit(_OPEN)
 
     def _describe_constant(self) -> bytes:
-        """`describe_constant` of this call's record as a line, remembered where it comes again."""
+        """The `describe_constant` line of this call's record, cached if it can recur."""
         spec = self.spec
         clocks = self.parts if self.served is not None or self.clocks else ()
         is_common = self.is_key_implied and not (spec.call_id or spec.meta or spec.redactions or clocks)
@@ -402,7 +404,7 @@ class Crossing:
         return known
 
     def _end_ns(self) -> int:
-        """Now; of a call that becomes part of a resumed run, as long after its start as it took then."""
+        """Now; for a call that becomes part of a resumed run, its start plus the recorded duration."""
         if self.served is not None and self.run.is_continued:
             return self.start_ns + max(0, self.served.end_ns - self.served.start_ns)
         return ids.now_ns()
@@ -418,7 +420,7 @@ class Crossing:
 
 
 def open_crossing(run: Run, spec: Spec) -> Crossing:
-    """Enter a call in the run's books and, in a replay, resolve it.
+    """Register a call with its run and, in a replay, resolve it.
 
     Raises: ReplayMiss if this is a replay and the recording has no answer; never goes live by itself.
     """
@@ -439,15 +441,15 @@ def begin(build: Any, *args: Any, is_for_model: bool = False) -> Crossing | None
     Suppression keeps exporters out. An instrumentor that suppresses others (Logfire) does so around calls of models,
     and no exporter calls a model.
 
-    Our own failure is counted and gives None while recording; in a replay it raises ReplayMiss, because going on
-    would go live.
+    Our own failure is counted and gives None while recording; in a replay it raises ReplayMiss, because going on would
+    go live.
     """
     run = active_run()
     return None if run is None or (is_suppressed() and not is_for_model) else begin_in(run, build, *args)
 
 
 def begin_in(run: Run, build: Any, *args: Any) -> Crossing | None:
-    """`begin` where it is known that calls are recorded here."""
+    """`begin`, if it is already known that calls are recorded here."""
     if not run.resolver.admits_call():
         return None
     begun = METER.enter() if METER.is_on else -1

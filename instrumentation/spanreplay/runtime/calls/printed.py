@@ -1,8 +1,9 @@
-"""What a call prints: kept with its record, and printed again where a replay serves the call and its body does not run.
+"""Printed output of a call: kept with its record, and printed again if a replay serves the call without running its
+body.
 
-In a call's meta, under `printed`: rows of text, how many writes made it, and where it stands: behind so many items of a
-generator, or so many milliseconds after the start of a coroutine, whose row n is part n of `clocks`. A fourth member
-says that the agent had put an object of its own in the place of `sys.stdout`: it is given the text again.
+In a call's meta, under `printed`: rows of text, the number of writes, and the position: after how many items of a
+generator, or how many milliseconds after the start of a coroutine, whose row n is part n of `clocks`. A fourth member
+says that the agent had replaced `sys.stdout` with its own object, which is given the text again.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ if TYPE_CHECKING:
 
 MEMBER: Final = "printed"
 listeners: Final[list[Callable[[str], object]]] = []
-"""Told each text that the process writes to standard output, where it is written."""
+"""Called with each text that the process writes to standard output, at the place of the write."""
 
 
 def note(text: str, is_replaced: bool) -> None:
-    """Standard output was written to: every call that the writing code is inside of has printed it."""
+    """Note a write to standard output: every call around the writing code has printed it."""
     for listen in listeners:
         listen(text)
     run = active_run()
     crossing = None if run is None else current_crossing(run.root_lane)
     while crossing is not None:
-        spec = getattr(crossing, "spec", None)  # that of another process has none
+        spec = getattr(crossing, "spec", None)  # a crossing of another process has no spec
         if spec is not None and spec.prints and crossing.served is None:
             if spec.printed is None:
                 spec.printed = Printed()
@@ -40,7 +41,7 @@ def note(text: str, is_replaced: bool) -> None:
 
 
 def keep(crossing: InFlight) -> None:
-    """Put what a call has printed into its record."""
+    """Put a call's printed output into its record."""
     spec = crossing.spec
     if spec.printed is None:
         return
@@ -73,7 +74,7 @@ def write_row(run: Run, row: list[Any]) -> None:
 
 
 def write(crossing: InFlight, part: int | None = None) -> None:
-    """Print what a served call has printed, or what stands behind so many of its items."""
+    """Print the output of a served call, or only the rows after its first `part` items."""
     for row in rows_of(crossing):
         if part is None or row[2] == part:
             write_row(crossing.run, row)

@@ -1,4 +1,4 @@
-"""Calls that a framework repeats: they are answered again where no unused answer is left."""
+"""Calls that a framework repeats: if no unused answer is left, they are given an earlier answer again."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _is_repeating: ContextVar[bool] = ContextVar("spanreplay_repeating", default=Fal
 
 
 def is_repeating() -> bool:
-    """Whether the running code takes steps again."""
+    """Whether the running code repeats steps."""
     return _is_repeating.get()
 
 
 def repeating() -> AbstractContextManager[None]:
-    """A block of which a call that has no unused answer is answered with one that was given before."""
+    """A block in which a call without an unused answer is given an earlier answer again."""
     return holding(_is_repeating, True)

@@ -1,4 +1,4 @@
-"""Returns of calls whose order is a matter of time."""
+"""Returns of calls whose order depends on timing."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from spanreplay.runtime.order.loops import running_loop
 from spanreplay.runtime.run import Run
 
 RETURNED: Final = "|returned|"
-"""Stands in a name between a lane and the number of a return; they are noted while there are several threads."""
+"""In a name, separates a lane from the number of a return; returns are noted while there are several threads."""
 
 
 def _lane_here(run: Run) -> Lane | None:
-    """The lane of a thread in which no event loop runs; None inside of a call and in our own plumbing."""
+    """The lane of a thread that runs no event loop; None inside a call and in our own plumbing."""
     lane, crossing = current_place(run.root_lane)
     if crossing is not None or is_plumbing_here.get() or running_loop() is not None:
         return None
@@ -23,9 +23,9 @@ def _lane_here(run: Run) -> Lane | None:
 
 
 def note_return(run: Run, lane: Lane | None = None) -> None:
-    """The calling thread goes on with an answer, in a replay when it is its turn; for runs of several threads.
+    """Note that the calling thread goes on with an answer; in a replay, wait for its turn. For runs of several threads.
 
-    `lane` is that of the caller, where it has found out that this counts.
+    `lane` is the caller's lane, if the caller already knows that the return counts.
     """
     if lane is None:
         lane = None if run.is_ended else guard.guarded("naming a return", _lane_here, run)

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 __all__ = ["UNSEALED", "seal_hidden"]
 
 UNSEALED: Final = "unsealed"
-"""Counter of the manifest: calls that hide more than is sealed."""
+"""Counter of the manifest: calls with more hidden values than are sealed."""
 
 
 def seal_hidden(crossing: InFlight, response: str) -> None:
-    """Put what a live call's response and its printed text hide into the call's record, sealed."""
+    """Seal the hidden values of a live call's response and printed text into the call's record."""
     spec = crossing.spec
     raw, raw_printed, spec.raw, spec.raw_printed = spec.raw, spec.raw_printed, None, None
     is_hidden = sum(spec.redactions.values()) > crossing.hidden_sent or "rdx-" in response

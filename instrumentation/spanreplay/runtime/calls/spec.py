@@ -1,4 +1,4 @@
-"""What is known of a call before it happens."""
+"""The description of a call before it happens."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 REPLACED_MEMBERS: Final = 3
-"""How many members a row of printed text has where standard output is not replaced."""
+"""How many members a row of printed text has if standard output is not replaced."""
 
 
 @dataclass(slots=True)
 class Spec:
-    """What is known of a call before it happens. `request` and `key_fields` are redacted already.
+    """The description of a call before it happens. `request` and `key_fields` are redacted already.
 
-    Where the request implies the key (`leafkey.is_derivable`), `key_fields` is not looked at, and may be None.
+    If the request implies the key (`leafkey.is_derivable`), `key_fields` is not used and may be None.
     """
 
     kind: str
@@ -40,29 +40,29 @@ class Spec:
     meta: dict[str, Any] = field(default_factory=dict)
     redactions: dict[str, int] = field(default_factory=dict)
     hole: str = ""
-    """Why this call cannot be replayed, where that is known from the start."""
+    """Why this call can't be replayed, if that is known from the start."""
     body: Any = None
-    """The function that does the work, named as the place where no agent code is on the stack."""
+    """The function that does the work, named as the place if no agent code is on the stack."""
     amend: Callable[[Any], Spec] | None = None
-    """Gives the call with patches applied to its request; None where a request can't be changed on its way."""
+    """Returns the call with patches applied to its request; None if the request can't be changed on its way."""
     prints: bool = False
-    """Whether what the body writes to standard output is a part of what it does."""
+    """Whether the body's standard output is part of its effect."""
     part: int = 0
     """How many items of a generator have come."""
     printed: Printed | None = None
-    """What the body has written so far."""
+    """The body's printed output so far."""
     live: Callable[[], Any] | None = None
-    """What runs instead of the body, where a patch changed its arguments."""
+    """Runs instead of the body, if a patch changed its arguments."""
     raw: Any = None
-    """The response as JSON before its redaction, where something in it may be hidden: it is sealed, never written."""
+    """The response as JSON before its redaction, if parts of it may be hidden: it is sealed, never written."""
     raw_printed: list[list[Any]] | None = None
-    """The same of what the body printed."""
+    """The body's printed output before its redaction, likewise."""
     uses: Uses | None = None
-    """In a replay: what of the recorded environment the request would use, if it were made live."""
+    """In a replay: the parts of the recorded environment that the request would use if it were made live."""
 
 
 class Revealed(NamedTuple):
-    """What a replay serves in place of a response with tokens, and what it writes down for it."""
+    """A replay's response in place of one with tokens, and the text that the replay records for it."""
 
     response: str
     recorded: str
@@ -70,12 +70,12 @@ class Revealed(NamedTuple):
     redactor: RunRedactor
 
     def hide(self, response: str) -> str:
-        """What stands for a served response in the replay's own record: the recorded one, unless a plan changed it."""
+        """The text that the replay records for a served response: the recorded one, unless a plan changed it."""
         return self.recorded if response == self.response else self.redactor.json_text(response)
 
 
 class Printed:
-    """What one call has printed so far."""
+    """The printed output of one call so far."""
 
     __slots__ = ("_run", "characters", "rows")
 
@@ -85,7 +85,7 @@ class Printed:
         self.characters = 0
 
     def add(self, crossing: Any, text: str, *, is_replaced: bool) -> None:
-        """The body has written this."""
+        """Add a text that the body has written."""
         self.characters += len(text)
         if self.characters > config.PRINTED_CHARACTERS_MAX:
             crossing.spec.hole = crossing.spec.hole or f"more than {config.PRINTED_CHARACTERS_MAX} characters printed"

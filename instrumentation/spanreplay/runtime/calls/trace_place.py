@@ -1,7 +1,7 @@
-"""Where in the trace a call lies: the span above it, and whether a span of OpenInference shows it already.
+"""A call's place in the trace: the span above it, and whether an OpenInference span shows it already.
 
-The call that code runs in has an entry of its own in OpenTelemetry's context. The current span stays the agent's: what
-it sets there, starts below it or sends to other processes is what it would be without us.
+The call that code runs in has an entry of its own in OpenTelemetry's context. The current span remains the agent's:
+attributes it sets, spans it starts below and context it sends to other processes are the same as without us.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ __all__ = [
 ]
 
 OUTER: Final = "_spanreplay_outer"
-"""Attribute of a span that nobody but the recording is to see: what is around it."""
+"""Attribute of a span that only the recording may see: the span around it."""
 _CALL: Final = otel_context.create_key("spanreplay-call")
 _LANGCHAIN = "openinference.instrumentation.langchain"
 _LANGCHAIN_MODEL_FILES = ("langchain_core/language_models/chat_models.py", "langchain_core/language_models/llms.py")
 
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 
-# The public functions pass through several others each, and all of them are called for every recorded call
+# The public functions each pass through several others, and all of them are called for every recorded call
 _variable: Any = getattr(_RUNTIME_CONTEXT, "_current_context", None)
 _is_plain = isinstance(_variable, ContextVar)
 _current_context: Any = _variable.get if _is_plain else _RUNTIME_CONTEXT.get_current
@@ -64,30 +64,30 @@ def make_span_context(above: SpanContext, span_id: int) -> SpanContext:
 
 
 def is_suppressed() -> bool:
-    """Whether instrumentation is switched off here: exporters and our own plumbing."""
+    """Whether instrumentation is suppressed here: exporters and our own plumbing."""
     return bool(_current_context().get(_SUPPRESS_INSTRUMENTATION_KEY))
 
 
 def enter_span(run: Run, span_context: SpanContext) -> Token[Context]:
-    """Make a call the one that code runs in; give the result to `leave_span`."""
+    """Make a call the one that code runs in; pass the result to `leave_span`."""
     context = _current_context()
     token: Token[Context] = _attach(Context({**context, _CALL: (run, span_context, context.get(_SPAN_KEY))}))
     return token
 
 
 def leave_span(token: Token[Context]) -> None:
-    """Undo `enter_span`; in another context than it was entered in (generators), nothing happens."""
+    """Undo `enter_span`; no-op in a context other than the one entered (generators)."""
     try:
         _detach(token)
     except ValueError:
-        otel_context.detach(token)  # which says so in its way
+        otel_context.detach(token)  # which reports it in its own way
 
 
 def find_outer(span: Any) -> Any:
-    """What is around a span that nobody but the recording is to see; None for any other span."""
+    """The span around a span that only the recording may see; None for any other span."""
     try:
         return vars(span).get(OUTER)
-    except TypeError:  # it has no attributes of its own
+    except TypeError:  # it has no `__dict__`
         return None
 
 

@@ -1,7 +1,7 @@
-"""The stack of an exception below a boundary: written down, and made again in a replay where no body ran.
+"""The stack of an exception below a boundary: recorded, and rebuilt in a replay in which no body ran.
 
-Agents print tracebacks and hand them to models (`traceback.format_exc()`): both must be the same text. Frames of ours
-are left out in the recording and in the replay alike.
+Agents print tracebacks and hand them to models (`traceback.format_exc()`): both must be the same text. Our own frames
+are left out in both the recording and the replay.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class _Probe(Exception):
 
 
 def strip(exc: BaseException) -> None:
-    """Take the frames of ours out of the traceback of an exception that came from a body."""
+    """Remove our own frames from the traceback of an exception that came from a body."""
     kept = [tb for tb in _iter_traceback(exc.__traceback__) if not tb.tb_frame.f_code.co_filename.startswith(PACKAGE)]
     below: TracebackType | None = None
     for tb in reversed(kept):
@@ -41,7 +41,7 @@ def describe(exc: BaseException) -> list[list[Any]]:
 
 
 def restore(exc: BaseException, frames: Any) -> None:
-    """Give an exception the traceback that was described; frames that can't be made are left out."""
+    """Give an exception the described traceback; frames that can't be rebuilt are left out."""
     below: TracebackType | None = None
     for described in reversed(frames if isinstance(frames, list) else []):
         try:

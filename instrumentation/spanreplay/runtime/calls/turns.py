@@ -1,4 +1,4 @@
-"""Waiting for one's turn: when a served result goes out."""
+"""Turns: waiting until a served result may go out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RESPONSE = 0
 WHOLE = -1
 """The call as a whole."""
 END = -2
-"""The end of a stream's body: its last part, which is the last chunk where both came in one read."""
+"""The end of a stream's body: its last part, which is the last chunk if both came in one read."""
 
 
 def _clock(recorded: CallRecord, part: int) -> int:
@@ -32,7 +32,7 @@ def _clock(recorded: CallRecord, part: int) -> int:
 
 
 def complete(gate: Order, *clocks: int) -> None:
-    """These completions have gone out, in this turn of the loop if one runs here."""
+    """Note that these completions have gone out, in this iteration of the loop if one runs here."""
     loop_clock = clock_of_running_loop()
     if loop_clock is not None:
         for clock in clocks:
@@ -41,7 +41,7 @@ def complete(gate: Order, *clocks: int) -> None:
 
 
 def begin(gate: Order, clock: int) -> None:
-    """A call that began at this clock has been served: others may be counted from there."""
+    """Note that a call that began at this clock has been served: others may be counted from there."""
     if clock in gate.steps.behind:
         loop_clock = clock_of_running_loop()
         if loop_clock is not None:
@@ -49,7 +49,7 @@ def begin(gate: Order, clock: int) -> None:
 
 
 def wait_turn(crossing: Crossing, part: int = WHOLE) -> None:
-    """Block until a served result may go out; at once in a thread that runs an event loop."""
+    """Block until a served result may go out; return immediately in a thread that runs an event loop."""
     recorded = crossing.served
     if recorded is None:
         return
@@ -66,9 +66,9 @@ def wait_turn(crossing: Crossing, part: int = WHOLE) -> None:
 
 
 def _wait_for_throw(crossing: Crossing, recorded: CallRecord, hub: Any) -> None:
-    """Give way until the program ends the call of a greenlet as it did then: by `kill`, or a timeout.
+    """Give way until the program ends a greenlet's call as it did when recorded: by `kill` or a timeout.
 
-    Raises: what is thrown; ReplayMiss where nothing is.
+    Raises: the thrown exception; ReplayMiss if there is none.
     """
     gate = crossing.answers.gate
     if gate.is_open:
@@ -107,7 +107,7 @@ async def await_clock(crossing: Crossing, clock: int, ms: int | None = None) -> 
 
 
 def wait_item(crossing: Crossing, number: int) -> None:
-    """Block until an item of a served generator may go out; at once in a thread that runs an event loop."""
+    """Block until an item of a served generator may go out; return immediately in a thread that runs an event loop."""
     if crossing.served is not None:
         clock, gate = _clock(crossing.served, number), crossing.answers.gate
         if running_loop() is None:
@@ -122,7 +122,7 @@ async def await_item(crossing: Crossing, number: int) -> None:
 
 
 def end_stream(crossing: Crossing) -> None:
-    """A served stream is over, read to its end or not: what it had left holds nobody up."""
+    """End a served stream, read to its end or not: its remaining parts block nobody."""
     recorded = crossing.served
     if recorded is not None:
         complete(crossing.answers.gate, *recorded.clocks, recorded.end_seq)
