@@ -86,7 +86,7 @@ def _wrap(function: F, kind: str, name: str, effect: str) -> F:
 
     def describe(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if names is not None and len(args) == len(names) and not kwargs:
-            arguments: dict[str, Any] = dict(zip(names, args))  # expensive, and just compared
+            arguments: dict[str, Any] = dict(zip(names, args))  # noqa: B905 -- expensive, and just compared
         else:
             arguments = _machinery.call_arguments(signature, args, kwargs)
         implicit: dict[str, Any] = {n: arguments.pop(n) for n in _IMPLICIT if n in arguments} if is_method else {}

@@ -217,7 +217,7 @@ def call_generator(
                 raise
             recorded.closed()
             raise
-        except BaseException as exc:  # handed to the live body, which decides
+        except BaseException as exc:  # noqa: BLE001 -- handed to the live body, which decides
             thrown = exc
         recorded.resumed(sent, thrown)
 
@@ -241,7 +241,7 @@ def _serve(served: _Served) -> Generator[Any, Any, Any]:
             end_stream(served.crossing)
             served.close()
             raise
-        except BaseException as exc:  # the recording says how the body reacted
+        except BaseException as exc:  # noqa: BLE001 -- the recording says how the body reacted
             thrown = exc
         served.resumed(sent, thrown)
     wait_turn(served.crossing)
