@@ -1,7 +1,7 @@
-"""Functions that look like those they replace, ask who calls, and ask the run for the value.
+"""Patches that look like the functions they replace, check who is calling, and get the value from the run.
 
-A built-in function that is a class attribute does not become a method; a Python function there would. A bound
-method does not either, so each patch is the bound `__call__`-like method of a small object.
+A built-in function that is a class attribute does not become a method; a Python function would. A bound method does not
+either, so each patch is the bound `__call__`-like method of a small object.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _getframe: Final = sys._getframe
 
 
 class Patch:
-    """What stands behind one patched function; pickles and copies as the function's name."""
+    """The object behind one patched function; pickles and copies as the function's name."""
 
     __slots__ = ("__wrapped__", "bound", "module", "name")
 
@@ -44,14 +44,14 @@ class Patch:
         return self
 
     def __getattr__(self, name: str) -> Any:
-        # Pickle takes a bound method apart into this object and the method's name
+        # Pickle reduces a bound method to this object and the method's name
         if name == self.name:
             return self.bound
         raise AttributeError(name)
 
 
 def find_owner(module: str, name: str) -> Any:
-    """The object that has the function `name` of a module: its patch, else the module."""
+    """The object that holds the function `name` of a module: its patch, else the module."""
     owner = sys.modules[module]
     patch = getattr(getattr(owner, name), "__self__", None)
     return patch if isinstance(patch, Patch) else owner
@@ -62,16 +62,17 @@ class _Asked(threading.local):
 
 
 _CARRIERS: Final = (owners.PASSES,)
-"""They ask for the date because their caller wants it, and measure for themselves: how long a statement took to
-compile, which is compiled once in a process; how old a connection in their pool is."""
+"""Libraries that ask for the date on behalf of their caller but also measure for themselves, for example how long a
+statement took to compile (once per process) or the age of a pooled connection.
+"""
 _SDKS: Final = (owners.MODEL_SDKS,)
 _POOL: Final = f"{os.sep}pool{os.sep}"
 _asked: Final = _Asked()
-"""Who was found to ask in this thread; the read follows at once."""
+"""Whether the caller last checked in this thread is a library; the read follows immediately."""
 
 
 def read(source: Source, draw: Draw, shifted: Callable[[int], Any] | None = None) -> Any:
-    """One read by the code that `asks` was asked about: recorded or replayed, unless it happens inside of a call."""
+    """One read by the code that `asks` has just checked: recorded or replayed, unless it happens inside a call."""
     by_library, _asked.by_library = _asked.by_library, False
     is_secret = source.is_secret and not by_library
     return _read(of_libraries(source) if by_library else source, draw, shifted, is_secret=is_secret)
@@ -82,7 +83,7 @@ def _read(source: Source, draw: Draw, shifted: Callable[[int], Any] | None, *, i
     if run is None or run.reads is None:
         return draw()
     lane, crossing = current_place(run.root_lane)
-    if crossing is not None:  # what the call gives back is recorded, not what it is made of
+    if crossing is not None:  # the call's result is recorded, not the values it is made of
         return draw()
     value = run.reads.read(lane, source, draw, shifted)
     if is_secret:
@@ -91,7 +92,7 @@ def _read(source: Source, draw: Draw, shifted: Callable[[int], Any] | None, *, i
 
 
 def recorded_run() -> Run | None:
-    """The run to which the agent's code adds a call here; None inside of another call, whose result is recorded."""
+    """The run to which the agent's code adds a call here; None inside another call, whose result is recorded."""
     run = active_run()
     if run is None or is_suppressed() or current_crossing(run.root_lane) is not None:
         return None
@@ -99,7 +100,7 @@ def recorded_run() -> Run | None:
 
 
 def asks(frame: FrameType) -> bool:
-    """Whether the code in this frame is the agent's, or a library's that works for it: the quick way first."""
+    """Whether the code in this frame is the agent's, or a library's that works for it; tries the fast path first."""
     filename = frame.f_code.co_filename
     if filename in foreign:
         return False
@@ -109,7 +110,7 @@ def asks(frame: FrameType) -> bool:
 
 
 def picks(frame: FrameType) -> bool:
-    """As `asks`, and whether a model's SDK picks something here: a router picks which model it asks."""
+    """Like `asks`, but also true if a model SDK picks something here: a router picks which model to call."""
     if asks(frame):
         return True
     if handed.is_background or not is_among(frame.f_code.co_filename, _SDKS):
@@ -140,7 +141,9 @@ def patch_bare(patches: Patches, module: Any, name: str, source: Source, shifted
 def patch_with(
     patches: Patches, module: Any, name: str, ask: Callable[..., Any], asks: Callable[[FrameType], bool] = asks
 ) -> None:
-    """Replace `module.name`; for code that `asks`, as the agent's does, `ask(*args, **kwargs)` gives the value."""
+    """Replace `module.name`; for callers that `asks` accepts, such as the agent's code, `ask(*args, **kwargs)` gives
+    the value.
+    """
     real = getattr(module, name)
 
     def call(patch: Patch, *args: Any, **kwargs: Any) -> Any:
@@ -167,7 +170,7 @@ _ABILITIES: Final = ("supports_dir_fd", "supports_fd", "supports_follow_symlinks
 
 
 def replace_copies(patches: Patches, real: Any, made: Any) -> None:
-    """Put a function in place of another wherever a module of the standard library keeps that by a name of its own.
+    """Replace a function wherever a standard library module refers to it by a name of its own.
 
     `bz2`, `tarfile` and `tokenize` do so with `open`.
     """
@@ -175,13 +178,13 @@ def replace_copies(patches: Patches, real: Any, made: Any) -> None:
         module = sys.modules[name]
         if name.startswith("_") or not isinstance(module, ModuleType):
             continue
-        names = object.__getattribute__(module, "__dict__")  # vars() would load a lazy one
+        names = object.__getattribute__(module, "__dict__")  # vars() would load a lazy module
         for key in [key for key, value in list(names.items()) if value is real]:
             patches.replace(module, key, made)
 
 
 def replace_in_os(patches: Patches, name: str, call: Callable[..., Any]) -> None:
-    """Put a function in place of `os.name`, and wherever the standard library knows that by identity."""
+    """Replace `os.name`, also wherever the standard library compares it by identity."""
     real = getattr(os, name)
     install_patch(patches, os, name, call, Patch("os", name, real))
     made = getattr(os, name)
@@ -198,8 +201,8 @@ def replace_in_os(patches: Patches, name: str, call: Callable[..., Any]) -> None
 class TypeMembers:
     """The members of an immutable type as attributes that can be set.
 
-    The type stays the same object, for isinstance, pickle and pydantic. Raises: RuntimeError where the interpreter
-    keeps no writable dictionary behind it.
+    The type remains the same object for isinstance, pickle and pydantic. Raises: RuntimeError if the interpreter keeps
+    no writable dictionary behind it.
     """
 
     __slots__ = ("_space", "_type")
@@ -212,7 +215,7 @@ class TypeMembers:
         object.__setattr__(self, "_space", spaces[0])
 
     @property
-    def __dict__(self) -> dict[str, Any]:  # type: ignore[override]  # what `vars` shows is the type's own
+    def __dict__(self) -> dict[str, Any]:  # type: ignore[override]  # `vars` shows the type's own
         space: dict[str, Any] = object.__getattribute__(self, "_space")
         return space
 

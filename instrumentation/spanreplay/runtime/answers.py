@@ -1,4 +1,4 @@
-"""The answers of a replay, as the calls of a run ask for them; `replayer/resolve/session.py` has them."""
+"""The answers of a replay, as a run's calls use them; `replayer/resolve/session.py` implements them."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 
 
 class Continuation(Protocol):
-    """A run that goes on with a recorded one."""
+    """A run that continues a recorded one."""
 
     last_clock: int
-    """The recorded run's last value of its clock."""
+    """The last value of the recorded run's Lamport clock."""
     has_gone_on: bool
-    """Whether what happens now is not in the recording."""
+    """Whether the run has gone past the end of the recording."""
 
     def take_answer(self) -> tuple[bool, str]:
         """(whether an answer is due, the answer of the person who resumes the run)."""
 
     def extend(self, manifest: dict[str, Any]) -> dict[str, Any]:
-        """The manifest of both."""
+        """The manifest of both runs."""
 
 
 class Relocation(Protocol):
-    """The folders of the recording as they are named here."""
+    """Maps the recording's folders to those of this machine."""
 
     def __bool__(self) -> bool:
         """Whether any folder has another name here."""
@@ -42,39 +42,39 @@ class Relocation(Protocol):
 
 
 class RecordedEnvironment(Protocol):
-    """The recorded variables, as a replay gives them; a recording gives none (`process/own_environment.py`)."""
+    """The recorded variables that a replay provides; a recording provides none (`process/own_environment.py`)."""
 
     given: dict[str, str]
-    """Name → value of the variables that were given."""
+    """Name → value of the variables that were provided."""
 
     def withhold(self, environ: Any) -> Any:
-        """An environment for a live program, without recorded values; None if it is to stay what it is."""
+        """An environment for a live program, without recorded values; None if it is to stay unchanged."""
 
     def find_in_request(self, url: str, headers: Iterable[tuple[str, str]]) -> Uses | None:
         """The recorded variables that a request uses."""
 
     def set_aside(self) -> Any:
-        """A block in which nothing is given."""
+        """A block in which no recorded variables are provided."""
 
     def read_file(self, path: str) -> None:
-        """The program reads a `.env` file."""
+        """Note that the program reads a `.env` file."""
 
 
 class Parts(Protocol):
-    """What the processes of a replay find, each for itself."""
+    """Findings that each process of a replay makes for itself."""
 
     def join(self, shared: ProcessGroup, *, is_worker: bool) -> None:
-        """Start anew, in a process that was just started."""
+        """Start afresh in a process that was just started."""
 
     def to_part(self) -> dict[str, Any]:
-        """What this process has found, as JSON values."""
+        """This process's findings, as JSON values."""
 
     def add_part(self, part: dict[str, Any]) -> None:
-        """Take in what another process has found."""
+        """Add the findings of another process."""
 
 
 class Plan(Protocol):
-    """What a replay serves, and what goes live."""
+    """Decides which calls a replay serves and which go live."""
 
     def may_go_live(self, boundary: str) -> bool:
         """Whether a call of this kind and name may go live."""
@@ -90,10 +90,10 @@ class Index(Protocol):
         """The recorded call of a boundary in a lane."""
 
     def find_next(self, lane: str) -> CallRecord | None:
-        """The earliest call of a lane that nobody has asked for."""
+        """The earliest call of a lane that has not been requested."""
 
     def find_left(self, lane: str) -> CallRecord | None:
-        """The first call in a lane, or below it, that nobody has asked for and nobody will."""
+        """The first call in a lane, or below it, that has not been requested and never will be."""
 
 
 class EarlierUnit(Protocol):
@@ -104,59 +104,59 @@ class EarlierUnit(Protocol):
 
 
 class WarmUp(Protocol):
-    """Replays earlier units before the judged one; `replayer/resolve/warm_up.py` has it."""
+    """Replays earlier units before the judged one; implemented in `replayer/resolve/warm_up.py`."""
 
     def iter_left(self) -> Iterator[Any]:
-        """Those that have not begun, in their order."""
+        """The units that have not begun, in order."""
 
     def is_before_judged(self) -> bool:
-        """Whether the unit that the program has come to now comes before the judged one."""
+        """Whether the unit that the program has reached comes before the judged one."""
 
     def claim(self, unit: Any) -> bool:
         """Whether the caller is the one to replay a unit."""
 
     def begin(self, unit: Any, run: Any) -> None:
-        """A unit that was claimed begins."""
+        """Note that a claimed unit begins."""
 
     def end(self, unit: Any, run: Any) -> None:
-        """It is over."""
+        """Note that a unit has ended."""
 
     def begin_judged(self, run: Any) -> None:
-        """The unit that is judged begins."""
+        """Note that the judged unit begins."""
 
 
 class Extent(Protocol):
-    """How far a unit's recording goes in the replay of it."""
+    """The part of a unit's recording that its replay covers."""
 
     lane: str
-    """The root lane of the unit that is replayed now."""
+    """The root lane of the unit that is being replayed."""
     has_started: bool
     """Whether the start of the process is over."""
     is_over: bool
     """Whether the unit has given its output."""
     is_beside_main: bool
-    """Whether another thread than the main one works on the unit."""
+    """Whether a thread other than the main one works on the unit."""
 
     @property
     def warm_up(self) -> WarmUp | None:
         """The units that are replayed first; None if there are none."""
 
     def is_outside(self, lane: str) -> bool:
-        """Whether a lane is that of a background task, which goes on behind the start of the process."""
+        """Whether a lane belongs to a background task that goes on after the start of the process."""
 
 
 class EndedWorkers(Protocol):
     """Workers that their pool ended when recorded."""
 
     def wait_made(self, pool: str, gate: Any) -> None:
-        """Wait until the workers of a pool have made the calls that they had made when it ended them."""
+        """Wait until a pool's workers have made the calls that they had made when the pool ended them."""
 
 
 class HiddenValues(Protocol):
-    """What the recording hides; `replayer/resolve/hidden.py` has it."""
+    """The values that the recording hides; implemented in `replayer/resolve/hidden.py`."""
 
     def open_response(self, redactor: Any, call: CallRecord) -> str:
-        """The response of a call as it is served, before it is."""
+        """The response of a call as it will be served."""
 
 
 class Answers(Protocol):
@@ -178,11 +178,11 @@ class Answers(Protocol):
 
     @property
     def continuation(self) -> Continuation | None:
-        """The recorded run that this one goes on with."""
+        """The recorded run that this one continues."""
 
     @property
     def relocation(self) -> Relocation:
-        """The folders of the recording as they are named here."""
+        """Maps the recording's folders to those of this machine."""
 
     @property
     def recorded_env(self) -> RecordedEnvironment:
@@ -190,7 +190,7 @@ class Answers(Protocol):
 
     @property
     def plan(self) -> Plan:
-        """What is served, and what goes live."""
+        """Decides which calls are served and which go live."""
 
     @property
     def index(self) -> Index:
@@ -198,14 +198,14 @@ class Answers(Protocol):
 
     @property
     def parts(self) -> Parts:
-        """What the processes of the replay find."""
+        """The findings of the replay's processes."""
 
     @property
     def has_gone_on(self) -> bool:
-        """Whether the run has gone on past its recording."""
+        """Whether the run has gone past the end of its recording."""
 
     def equip(self, run: Any) -> tuple[LockOrder, RunOrder, Resolver]:
-        """Where threads of the run meet, where they go on, and what becomes of its calls."""
+        """The lock acquisition order, the order of waits and ends, and the resolver of a run."""
 
     @property
     def ended_workers(self) -> EndedWorkers:
@@ -213,13 +213,13 @@ class Answers(Protocol):
 
     @property
     def extent(self) -> Extent | None:
-        """How far the recording of a unit goes; None where no unit is replayed."""
+        """The part of a unit's recording that is replayed; None if no unit is replayed."""
 
     def stop(self, why: str) -> ReplayMiss:
-        """End the replay here: what comes is not in the recording."""
+        """End the replay here: what comes next is not in the recording."""
 
     def is_played(self) -> bool:
-        """Whether the agent has made every recorded call, and read every stream as far as it did."""
+        """Whether the agent has made every recorded call, and read every stream as far as it was read when recorded."""
 
     def unplayed(self) -> tuple[list[CallRecord], int]:
         """Recorded calls that the agent has not made, and how many more lay inside served ones."""
@@ -231,22 +231,22 @@ class Answers(Protocol):
         """A call that went live has ended."""
 
     def check_sent(self, crossing: Any, path: str, recorded: object, now: object) -> None:
-        """Compare a value that the agent sends in the midst of a call."""
+        """Compare a value that the agent sends during a call."""
 
     def read_part(self, crossing: Any, number: int) -> None:
         """The agent reads a part of a served stream."""
 
     def overrun(self, crossing: Any) -> ReplayMiss:
-        """The agent reads further than it did when recorded."""
+        """The agent reads further than when recorded."""
 
     def changed_message(self, crossing: Any, number: int, recorded: str, now: str) -> ReplayMiss:
         """The agent sends another message in a conversation."""
 
     def stall(self, crossing: Any) -> ReplayMiss:
-        """The agent waits for what never comes."""
+        """The agent waits for something that never comes."""
 
     def type_changed(self, crossing: Any, what: str, why: str) -> ReplayMiss:
-        """A recorded value cannot be made here."""
+        """A recorded value can't be rebuilt here."""
 
     def at_hole(self, message: str) -> ReplayMiss:
         """The recording is incomplete here."""
@@ -259,16 +259,18 @@ class Answers(Protocol):
 
 
 class Resolver(Protocol):
-    """What becomes of the calls of a run; `calls/live_resolver.py` makes them, a replay's answers them. Thread-safe."""
+    """Decides how a run's calls are answered: `calls/live_resolver.py` makes them, a replay serves them.
+    Thread-safe.
+    """
 
     may_amend: bool
-    """Whether a plan may change requests on their way, so that calls need a way to be made with others."""
+    """Whether a plan may change requests on their way, so that calls must be callable with other arguments."""
     swallows_telemetry: bool
-    """Whether what other tools report goes nowhere."""
+    """Whether the telemetry of other tools is discarded."""
 
     @property
     def variables(self) -> RecordedEnvironment:
-        """The variables that are given to the agent."""
+        """The variables that are provided to the agent."""
 
     @property
     def answers(self) -> Answers:
@@ -279,10 +281,10 @@ class Resolver(Protocol):
         """The environment of the recording: this one, or the one that is replayed."""
 
     def admits_call(self) -> bool:
-        """Whether one more call may be in the run; else it is made, and is not."""
+        """Whether one more call may be part of the run; if not, it is made but not recorded."""
 
     def resolve(self, crossing: Any) -> None:
-        """Set what a call is served, or leave it to be made. Raises: ReplayMiss."""
+        """Set the response that a call is served, or leave it to be made. Raises: ReplayMiss."""
 
     def settle(self, crossing: Any, outcome: Outcome, response: str) -> None:
         """A call that was made has ended."""
@@ -294,13 +296,14 @@ class Resolver(Protocol):
         """A call could not be described. Raises: ReplayMiss in a replay."""
 
     def leave_out(self, hole: str, miss: str = "") -> None:
-        """The agent does something that no recording holds; what a recording says of it, and a replay (the same).
+        """The agent does something that can't be recorded: `hole` says so in a recording, `miss` (default: `hole`) in a
+        replay.
 
         Raises: ReplayMiss in a replay.
         """
 
     def broken(self, message: str) -> ReplayMiss:
-        """What is raised where something of ours failed."""
+        """The error to raise if something of ours failed."""
 
     def overrun(self, crossing: Any) -> ReplayMiss:
-        """What is raised where the agent reads further than it did when recorded."""
+        """The error to raise if the agent reads further than when recorded."""

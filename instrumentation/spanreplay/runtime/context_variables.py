@@ -1,9 +1,9 @@
-"""Setting context variables where the garbage collector may be at work.
+"""Sets context variables safely while the garbage collector may run.
 
-Before Python 3.12 a collection may come in the midst of `ContextVar.set`, whoever calls it. What it finalizes (a client
-of an SDK that closes itself, a generator that was left) may come to us; and whatever changes the very Context that is
-being set leaves it torn: the process crashes, or reads variables that are none. So what a collection runs sets nothing
-in the current Context, and no collection comes while we set.
+Before Python 3.12 a collection may start in the middle of any `ContextVar.set`. The finalizers that it runs (of an SDK
+client that closes itself, of an abandoned generator) may call us; and anything that then changes the Context being set
+corrupts it: the process crashes, or reads objects that are not variables. So code run by a collection sets nothing in
+the current Context, and no collection runs while we set.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _R = TypeVar("_R")
 
 
 class _Collecting(threading.local):
-    """Whether this thread collects garbage now.
+    """Whether this thread is collecting garbage.
 
-    The collector reads the attribute of the phase's name, and that sets it, without a line of Python: a signal's
-    exception that is raised in a callback of the collector is lost, such as the KeyboardInterrupt of Ctrl-C.
+    The collector reads the attribute named after its phase, which sets the flag without any Python code: a signal's
+    exception raised in a Python callback of the collector, such as the KeyboardInterrupt of Ctrl-C, would be lost.
     """
 
     is_on = False
@@ -36,7 +36,7 @@ class _Collecting(threading.local):
 
 _collecting: Final = _Collecting()
 _setting: Final[list[None]] = []
-"""One entry for each variable that is being set while no garbage is collected; a list's ends are changed at once."""
+"""One entry for each variable that is being set with collection disabled; list appends and pops are atomic."""
 
 
 def is_collecting() -> bool:
@@ -45,7 +45,7 @@ def is_collecting() -> bool:
 
 
 def call_in_own_context(function: Callable[..., _R], *args: Any) -> _R:
-    """What a collection runs, in a copy of the current Context, where it may set what it wants."""
+    """Run code called by a collection in a copy of the current Context, where it may set variables."""
     before, _collecting.is_on = _collecting.is_on, False
     try:
         return contextvars.copy_context().run(function, *args)
@@ -58,7 +58,7 @@ def _set_without_collecting(variable: contextvars.ContextVar[_T], value: _T) -> 
         return None
     if not _setting and not gc.isenabled():
         return variable.set(value)
-    try:  # as below, without its call: this is done several times for each call that is recorded
+    try:  # as below, inlined: this runs several times for each recorded call
         _setting.append(None)
         gc.disable()
         return variable.set(value)
@@ -70,11 +70,11 @@ def _set_without_collecting(variable: contextvars.ContextVar[_T], value: _T) -> 
 
 
 def _set_in_own_without_collecting(variable: contextvars.ContextVar[_T], value: _T) -> contextvars.Token[_T]:
-    # No other thread comes between a look at the list and the call after it: they take turns after calls
+    # No other thread runs between the check of the list and the call after it: threads switch after calls
     if not _setting and not gc.isenabled():
-        return variable.set(value)  # the user's own choice
+        return variable.set(value)  # the user has disabled collection
     try:
-        _setting.append(None)  # in the block: after an interrupt here the collector is not left switched off
+        _setting.append(None)  # inside the block, so that an interrupt here does not leave the collector disabled
         gc.disable()
         return variable.set(value)
     finally:
@@ -107,7 +107,7 @@ def _set_plainly(variable: contextvars.ContextVar[_T], value: _T) -> contextvars
 
 def _reset_plainly(variable: contextvars.ContextVar[_T], token: contextvars.Token[_T] | None) -> None:
     if token is not None:
-        kept: Any = variable.get(None)  # freed when all is done: what its end runs may set variables too
+        kept: Any = variable.get(None)  # freed at the very end: its finalizer may set variables too
         variable.reset(token)
         del kept
 
@@ -129,7 +129,7 @@ class holding(Generic[_T]):  # noqa: N801 -- reads as a statement: `with holding
 
 
 def _enable_in_child() -> None:
-    """A process was forked while another thread, which is not there, had switched the collector off."""
+    """Enable collection in a forked child if another thread, which does not exist there, had disabled it."""
     if _setting:
         _setting.clear()
         gc.enable()

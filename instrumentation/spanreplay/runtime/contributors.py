@@ -1,6 +1,6 @@
-"""What takes part in a run and adds to its manifest: files, environment, leaks, other spans.
+"""Objects that take part in a run and add to its manifest: files, environment, leaks, other spans.
 
-The run knows these by interface; `activate` and the seams give it the objects.
+The run knows them by interface; `activate` and the seams provide them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class OpenCall(Protocol):
-    """A call in flight, as the run's books have it."""
+    """A call in flight, as the run registers it."""
 
     seq: int
     lane: Lane
@@ -36,27 +36,27 @@ class OpenCall(Protocol):
 
     @property
     def is_closing_elsewhere(self) -> bool:
-        """Whether another thread records how it ended."""
+        """Whether another thread records the call's end."""
 
 
 class Output(Protocol):
-    """What the agent writes to its standard streams."""
+    """The agent's output to its standard streams."""
 
     @property
     def is_replaced(self) -> bool:
-        """Whether the agent has put another object in the place of standard output."""
+        """Whether the agent has replaced `sys.stdout`."""
 
     flushes: bool
-    """Whether what is written is flushed at once."""
+    """Whether written text is flushed immediately."""
 
     def write(self, text: str, times: int = 1) -> Any:
-        """Write what a served call printed."""
+        """Write a served call's printed text."""
 
     def note(self, text: str) -> None:
-        """Text that goes past `sys.stdout` to a console."""
+        """Note text that goes to a console without passing through `sys.stdout`."""
 
     def uninstall(self) -> None:
-        """Give the streams back."""
+        """Restore the streams."""
 
     def describe(self, redactor: RunRedactor) -> dict[str, dict[str, Any]]:
         """Members of the manifest."""
@@ -72,10 +72,10 @@ class CodeState(Protocol):
         """A file of the code tree is about to be read."""
 
     def begin(self, run: Any, path: str, there: str, how: str) -> None:
-        """A path is about to be changed: what is there is recorded, once. Raises: ReplayMiss."""
+        """A path is about to be changed: its current content is recorded, once. Raises: ReplayMiss."""
 
     def note_absent(self, path: str) -> None:
-        """Nothing is at a path where somebody is about to make something, in the code tree or elsewhere."""
+        """Nothing exists at a path where something is about to be made, in the code tree or elsewhere."""
 
     def note_missing(self, path: str) -> None:
         """The agent has found nothing at a path of the code tree, before any program ran."""
@@ -84,7 +84,7 @@ class CodeState(Protocol):
         """A program has made or changed a path: a replay begins without it if it was missing."""
 
     def list_absent(self) -> list[str]:
-        """Paths where nothing was before the run made something there."""
+        """Paths where nothing existed before the run made something there."""
 
 
 class Files(Protocol):
@@ -92,7 +92,7 @@ class Files(Protocol):
 
     @property
     def state(self) -> CodeState | None:
-        """The state inside the code tree; None where the recording has none."""
+        """The state inside the code tree; None if the recording has none."""
 
     @property
     def program_ns(self) -> int:
@@ -100,33 +100,33 @@ class Files(Protocol):
 
     @property
     def sees_looks(self) -> bool:
-        """Whether looks at files are calls."""
+        """Whether checks of files (such as `stat`) are calls."""
 
     @property
     def is_outside(self) -> Callable[[], bool]:
-        """Whether what runs now is no part of the run."""
+        """Whether the code running now is outside the run."""
 
     @property
     def touched(self) -> Touched:
         """Paths that the agent has made, changed or removed."""
 
     def add(self, path: str, *, is_append: bool = False) -> None:
-        """A file is about to be written; call it before it is opened."""
+        """A file is about to be written; call this before it is opened."""
 
     def add_temporary(self, path: str) -> None:
-        """A temporary file is about to be made for the agent; who reads it later may read what others wrote."""
+        """A temporary file is about to be made for the agent; a later reader may read text that others wrote."""
 
     def add_again(self, path: str, *, is_new: bool) -> None:
-        """A file that this run has written is about to be written again; `is_new`: without what it holds."""
+        """A file that this run has written is about to be written again; `is_new`: without its present content."""
 
     def end(self, path: str) -> None:
-        """A file, or all in a folder, is about to be removed."""
+        """A file, or everything in a folder, is about to be removed."""
 
     def hand_over(self, path: str) -> None:
-        """A database or another library keeps a file from now on."""
+        """From now on a database or another library keeps a file."""
 
     def show_to_program(self) -> None:
-        """A program is about to start: what has been written until now is given to it."""
+        """A program is about to start: everything written until now is visible to it."""
 
     def is_changed_by_program(self, path: str) -> bool:
         """Whether a file that this run has written was changed since by a program that could read it."""
@@ -141,26 +141,26 @@ class Files(Protocol):
         """Whether this run has written a file."""
 
     def list_made(self) -> list[str]:
-        """Paths where nothing was before the run made something there."""
+        """Paths where nothing existed before the run made something there."""
 
     def describe(self) -> dict[str, Any]:
-        """For the manifest; reads the files that are left."""
+        """Members for the manifest; reads the files that are left."""
 
     def is_temporary(self, path: str) -> bool:
         """Whether a path lies directly in the folder for temporary files."""
 
     def name(self, path: str) -> str:
-        """A path as calls name it: what is made anew each time, with a name drawn at random, has one name."""
+        """A path as calls name it; files that are created each time under a random name share one name."""
 
     def show(self, path: str) -> str:
-        """A whole path as the manifest names it: from the run's folder on, redacted."""
+        """A whole path as the manifest names it: relative to the run's folder, redacted."""
 
 
 class Scratch(Protocol):
     """The folder in which a replay keeps its files."""
 
     def below(self, path: str) -> str:
-        """The path of the agent's that a path in the folder stands for."""
+        """The agent's path that a path in the folder stands for."""
 
 
 class Overlay(Protocol):
@@ -171,59 +171,59 @@ class Overlay(Protocol):
         """The folder of the replay's files."""
 
     def find(self, path: str) -> str:
-        """The real place of a path, for who reads past the replaced functions."""
+        """The real place of a path, for readers that bypass the replaced functions."""
 
     def take(self, path: str) -> str:
-        """The real place of a path, for who writes past the replaced functions (a database)."""
+        """The real place of a path, for writers that bypass the replaced functions (a database)."""
 
     def holds(self, path: str) -> bool:
         """Whether a path lies in the folder of the replay's files."""
 
     def put(self, path: str, content: bytes) -> None:
-        """Have a file with this content, as if the world had it."""
+        """Provide a file with this content, as if it existed outside."""
 
     def have(self, path: str, kind: str) -> None:
-        """Have a `directory`, an empty `file` or, for '', nothing at a path, where the replay has not been yet."""
+        """Provide a `directory`, an empty `file` or, for '', nothing at a path that the replay has not used yet."""
 
 
 class Leaks(Protocol):
-    """Input and output outside of every call."""
+    """Input and output outside every call."""
 
     def add(self, kind: str, what: str, detail: str, code: str, *, is_hole: bool) -> None:
-        """Note one leak; `detail` is redacted here, and is no more than a name."""
+        """Note one leak; `detail` is only a name, and is redacted here."""
 
     def describe(self) -> list[dict[str, Any]]:
-        """For the manifest, in the order of their first appearance."""
+        """Members for the manifest, in the order of their first appearance."""
 
     def for_manifest(self) -> dict[str, Any]:
         """Members of the manifest."""
 
 
 class Audit(Protocol):
-    """Every read with its place, for the doctor."""
+    """The audit: every read with its place, for the doctor."""
 
     def add(self, kind: str, what: str, state: str, depth: int = 2) -> None:
-        """Note one read; `depth` leads to the caller of what the agent called."""
+        """Note one read; `depth` leads to the caller of the function that the agent called."""
 
     def describe(self) -> list[dict[str, str]]:
-        """One row a kind of read and place, in the order of their first appearance."""
+        """One row per kind of read and place, in the order of their first appearance."""
 
 
 class Used(Protocol):
     """The variables and `.env` files that the run has used."""
 
     def read(self, name: object, frame: FrameType) -> None:
-        """A variable is read by name."""
+        """Note that a variable is read by name."""
 
     def read_file(self, path: str, is_data: bool) -> None:
-        """A `.env` file is read."""
+        """Note that a `.env` file is read."""
 
 
 class Environment(Protocol):
     """The environment variables that the agent reads."""
 
     settled: dict[str, bytes]
-    """Variables of which another reading by name adds nothing, and their encoded names."""
+    """Variables whose further readings by name add nothing, and their encoded names."""
 
     @property
     def used(self) -> Used:
@@ -233,32 +233,32 @@ class Environment(Protocol):
         """Note the first reading of a variable."""
 
     def describe(self) -> dict[str, str]:
-        """For the manifest."""
+        """Members for the manifest."""
 
     def for_manifest(self, parts: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
-        """Members for the manifest; `parts` are what other processes of the run have left."""
+        """Members for the manifest; `parts` are the contributions of other processes of the run."""
 
     def find_differing(self, recorded: Any, env: Mapping[str, Any]) -> list[str]:
-        """Names whose value is another than when it was recorded; none can be told with another redaction key."""
+        """Names whose value differs from the recorded one; with another redaction key no difference can be found."""
 
 
 class OtherSpans(Protocol):
-    """The spans that others make in the process."""
+    """Spans that others make in the process."""
 
     first_trace: int
-    """The id of the first trace that began here; 0 while none has."""
+    """The id of the first trace that began here; 0 if none has."""
 
     def install(self, patches: Patches) -> None:
-        """Listen; a provider's processors stay as they are."""
+        """Listen; a provider's processors stay unchanged."""
 
     def follow(self, run: Any, forward: Callable[[ReadableSpan], None]) -> None:
-        """Go on for another run: this process was forked from that of the first one."""
+        """Continue for another run: this process was forked from that of the first one."""
 
     def name_unheard(self) -> str:
-        """The class of the program's provider whose spans are not heard; '' where all are."""
+        """The class of the program's provider whose spans are not heard; '' if all are heard."""
 
     def for_manifest(self) -> dict[str, str]:
         """Members of the manifest."""
 
     def find(self, span: Any) -> SpanContext | None:
-        """A span as the recording has it, for a call below it; None if the recording will not have it."""
+        """A span as the recording will contain it, for a call below it; None if the recording won't contain it."""

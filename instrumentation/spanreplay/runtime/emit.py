@@ -1,9 +1,9 @@
-"""Calls to boundary spans: the only place that emits spans of ours.
+"""Turns calls into boundary spans: the only place that emits spans of ours.
 
 A boundary span is built as a finished `ReadableSpan` and handed to the processors, instead of being started on a
-tracer: the SDK's limits (128 attributes, value length) would evict or cut payloads, and its attribute checks cost
-more than the whole record. While a call runs, the current span stays the agent's; `others` puts the spans that start
-inside of the call below it.
+tracer: the SDK's limits (128 attributes, value length) would evict or cut payloads, and its attribute checks cost more
+than the whole record. While a call runs, the current span remains the agent's; `others` puts the spans that start
+inside the call below it.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class Emitter:
         self._only = processors[0] if len(processors) == 1 else None
 
     def find_sink(self, run_id: str) -> CallSink | None:
-        """Where the run's calls may go as compact records; None where somebody wants spans."""
+        """The sink for the run's calls as compact records; None if a processor wants spans."""
         sink: CallSink | None = getattr(self._only, "call_sink", None)
         if sink is not None and sink.owner is not self:
             redact = getattr(self._only, "redact_resource", None)
             try:
                 sink.adopt(self, run_id, self._resource if redact is None else redact(self._resource), SCOPE)
-            except Exception as exc:  # noqa: BLE001 -- spans are built then, and fail or are redacted one by one
+            except Exception as exc:  # noqa: BLE001 -- spans are built in that case, and fail or are redacted one by one
                 guard.report_failure("the spool's context", exc)
                 self._only = None
                 return None
@@ -54,7 +54,7 @@ class Emitter:
 
     @property
     def dropped(self) -> int:
-        """Records that did not reach the spool: failures here plus what the processors dropped."""
+        """Records that did not reach the spool: failures here plus the processors' dropped records."""
         return self._dropped + sum(int(getattr(p, "dropped", 0)) for p in self._processors)
 
     def emit(

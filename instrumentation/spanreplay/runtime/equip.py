@@ -1,4 +1,4 @@
-"""What a run asks while it is recorded; the session of a replay has an `equip` of its own."""
+"""Equips a run that is being recorded; the session of a replay has its own `equip`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 class Recorded(Clocked, Counting, Protocol):
-    """A run, as far as both are concerned."""
+    """The part of a run that its order and its resolver need."""
 
 
 def equip(run: Recorded) -> tuple[LockOrder, RunOrder, Resolver]:
-    """Where threads of the run meet, where they go on, and what becomes of its calls."""
+    """The lock acquisition order, the order of waits and ends, and the resolver of a run that is being recorded."""
     return RecordingLockOrder(), NotedOrder(run), LiveResolver(run)

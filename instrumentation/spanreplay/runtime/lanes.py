@@ -1,11 +1,11 @@
 """Lanes: logical threads of control, named where concurrency is created, never where it is scheduled.
 
 A child lane is its parent's path plus kind, qualified name and a counter of that name in the parent, for example
-`main/t:fetch#3`. Creation order is program order inside the parent lane, so a name does not depend on timing, and
-work that a library adds under another name does not shift it.
+`main/t:fetch#3`. Creation order is program order inside the parent lane, so a name does not depend on timing, and work
+that a library adds under another name does not shift it.
 
 Hooks: `BaseEventLoop.create_task`, `ThreadPoolExecutor.submit`, `Thread.start`. A context variable carries the lane;
-code that runs a task inside a `Context` of its own making (`ctx.run`, `partial(ctx.run, f)`) is followed into it.
+code that runs a task inside a `Context` of its own (`ctx.run`, `partial(ctx.run, f)`) is followed into it.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ from spanreplay.runtime.order.lane_futures import LaneEnd
 
 LABEL_CHARACTERS_MAX: Final = 80
 LABELS_MAX: Final = 1_000
-"""How many labels are remembered; a program has few functions that it starts."""
+"""How many labels are remembered; a program starts few different functions."""
 HANDED_OVER: Final = "|>"
-"""In the name of what a thread makes an event loop do, in front of what is called."""
+"""In the name of a callback that a thread hands to an event loop, in front of the callable's name."""
 UNIT_LANE: Final = "unit"
 """The root lane of a unit of work, in its own run."""
 EARLIER_LANE: Final = "earlier#"
-"""How the root lanes of units begin that a replay makes before the one that is judged."""
+"""Prefix of the root lanes of units that a replay runs before the judged one."""
 _COMPREHENSION: Final = re.compile(r"<(?:list|set|dict)comp>\.")
 _counting = make_lock()
-_making = make_lock()  # the lane around a lane may be made with it
+_making = make_lock()  # creating one call lane may create the lane around it
 
 
 class Lane:
-    """One logical thread of control; counters are guarded by one lock of the module."""
+    """One logical thread of control; its counters are guarded by one lock of the module."""
 
     __slots__ = ("_calls", "_children", "_named", "number", "owner", "path", "reads")
 
     def __init__(self, path: str, owner: Any = None, number: int = 0) -> None:
         self.path, self.number = path, number
-        """Which of its label it is in its parent, from 1; 0 for a lane that is not numbered."""
+        """Its number among the lanes of its label in its parent, from 1; 0 for a lane that is not numbered."""
         self.owner = owner
-        """The crossing that this lane was created inside of, or None."""
+        """The crossing that this lane was created inside, or None."""
         self._children: dict[str, int] = {}
         self._calls: dict[str, Iterator[int]] = {}
         self._named: dict[str, Lane] = {}
@@ -73,7 +73,7 @@ class Lane:
         if numbers is None:
             with _counting:
                 numbers = self._calls.setdefault(boundary, itertools.count())
-        return next(numbers)  # one operation, which threads cannot break up
+        return next(numbers)  # atomic: threads can't interrupt it
 
 
 _lane: contextvars.ContextVar[Lane | None] = contextvars.ContextVar("spanreplay_lane", default=None)
@@ -81,11 +81,11 @@ _crossing: contextvars.ContextVar[Any] = contextvars.ContextVar("spanreplay_cros
 
 
 is_plumbing_here: contextvars.ContextVar[bool] = contextvars.ContextVar("spanreplay_plumbing", default=False)
-"""Whether what runs carries the traffic of another boundary."""
+"""Whether the running code carries the traffic of another boundary."""
 
 
 def is_of_agent(context: contextvars.Context) -> bool:
-    """Whether what runs in a Context is the agent's own: no boundary's body and no plumbing."""
+    """Whether the code in a Context is the agent's own: neither a boundary's body nor plumbing."""
     if context.get(_crossing) is not None or context.get(is_plumbing_here):
         return False
     lane = context.get(_lane)
@@ -93,7 +93,7 @@ def is_of_agent(context: contextvars.Context) -> bool:
 
 
 class inside_call:  # noqa: N801 -- reads as a statement: `with inside_call(crossing):`
-    """A block in which a call waits for its outcome; it is no step of the agent that this ends."""
+    """A block in which a call waits for its outcome; the end of the wait is not a step of the agent."""
 
     __slots__ = ("_crossing", "_token")
 
@@ -106,26 +106,26 @@ class inside_call:  # noqa: N801 -- reads as a statement: `with inside_call(cros
     def __exit__(self, *exc_info: object) -> None:
         try:
             reset_variable(_crossing, self._token)
-        except ValueError:  # left in another Context than it was entered in
+        except ValueError:  # left in a Context other than the one entered
             if _crossing.get() is self._crossing:
                 set_variable(_crossing, None)
 
 
 class _Thread(threading.local):
     lane: Lane | None = None
-    """The lane that this thread, or the pool call that it runs, began in."""
+    """The lane in which this thread, or the pool job that it runs, began."""
 
-    # (parent, child): code that enters a copied Context finds the parent's lane there, and means the child's
+    # (parent, child): code that enters a copied Context finds the parent's lane there, but means the child's
     forced: tuple[Lane, Lane] | None = None
     submitted: Lane | None = None
-    """The lane of the job that a pool is being given."""
+    """The lane of the job that is being given to a pool."""
 
 
 thread_state = _Thread()
 
 
 def current_lane(root: Lane) -> Lane:
-    """The lane of the running code, `root` where none was set."""
+    """The lane of the running code; `root` if none was set."""
     lane = _lane.get() or root
     forced = thread_state.forced
     if forced is not None and lane is forced[0]:
@@ -134,39 +134,39 @@ def current_lane(root: Lane) -> Lane:
 
 
 def submitted_lane() -> Lane | None:
-    """The lane of the job that the calling thread is giving to a pool; None behind that."""
+    """The lane of the job that the calling thread is giving to a pool; None afterwards."""
     return thread_state.submitted
 
 
 def has_lane() -> bool:
-    """Whether the calling code is in a lane that was made for it: no thread of a library that nobody saw start."""
+    """Whether the calling code is in a lane made for it; False in a library's thread whose start nobody saw."""
     return _lane.get() is not None or thread_state.forced is not None
 
 
 def current_place(root: Lane) -> tuple[Lane, Any]:
-    """The lane and the boundary call that the running code is inside of."""
+    """The lane and the boundary call that the running code is inside."""
     lane = current_lane(root)
     crossing = _crossing.get()
     return lane, crossing if crossing is not None else lane.owner
 
 
 def current_crossing(root: Lane) -> Any:
-    """The boundary call that the running code is inside of, or None; crosses threads with the lane."""
+    """The boundary call that the running code is inside, or None; crosses threads with the lane."""
     crossing = _crossing.get()
     return crossing if crossing is not None else current_lane(root).owner
 
 
 def thread_lane(root: Lane) -> Lane:
-    """The lane that this thread, or the pool call that it runs, began in, whatever task runs in it now."""
+    """The lane in which this thread, or the pool job that it runs, began, whatever task runs in it now."""
     return thread_state.lane or root
 
 
 class _CallLane(Lane):
-    """The lane inside of a call. Named when somebody asks: most bodies make no calls and start nothing."""
+    """The lane inside a call. Named on first use: most bodies make no calls and start nothing."""
 
     __slots__ = ()
 
-    def __init__(self, crossing: Any) -> None:  # and nothing else: what is missing is made by `__getattr__`
+    def __init__(self, crossing: Any) -> None:  # and nothing else: `__getattr__` makes the other attributes
         self.owner = crossing
         self.number = 0
 
@@ -186,19 +186,19 @@ class _CallLane(Lane):
 
 
 CrossingTokens = tuple[contextvars.Token[Any] | None, contextvars.Token[Lane | None] | None]
-"""What `leave_crossing` undoes."""
+"""The tokens that `leave_crossing` undoes."""
 
 
 def enter_crossing(crossing: Any) -> CrossingTokens:
-    """Make `crossing` the current one, in a lane of its own; give the result to `leave_crossing`.
+    """Make `crossing` the current one, in a lane of its own; pass the result to `leave_crossing`.
 
-    A replay that serves the call does not run its body: what the body counts must not number what comes after it.
+    A replay that serves the call does not run its body: counters used in the body must not affect later numbers.
     """
     return set_variable(_crossing, crossing), set_variable(_lane, _CallLane(crossing))
 
 
 def leave_crossing(crossing: Any, tokens: CrossingTokens) -> None:
-    """Undo `enter_crossing`; in another context than it was entered in (generators), as far as it reached there."""
+    """Undo `enter_crossing`; in a Context other than the one entered (generators), as far as it took effect there."""
     try:
         reset_variable(_crossing, tokens[0])
         reset_variable(_lane, tokens[1])
@@ -211,14 +211,14 @@ def leave_crossing(crossing: Any, tokens: CrossingTokens) -> None:
 
 
 def enter_lane(lane: Lane) -> None:
-    """Be in a lane from now on: a process that was just started."""
+    """Move a process that was just started into a lane."""
     set_variable(_lane, lane)
     set_variable(_crossing, lane.owner)
     thread_state.forced = None
 
 
 def is_earlier(path: str) -> bool:
-    """Whether a lane is that of a unit which is replayed before the one that is judged."""
+    """Whether a lane belongs to a unit that is replayed before the judged one."""
     return path.startswith(EARLIER_LANE)
 
 
@@ -242,7 +242,7 @@ class inside_lane:  # noqa: N801 -- reads as a statement: `with inside_lane(lane
     def __exit__(self, *exc_info: object) -> None:
         try:
             reset_variable(_lane, self._token)
-        except ValueError:  # left in another Context than it was entered in
+        except ValueError:  # left in a Context other than the one entered
             if _lane.get() is self._lane:
                 set_variable(_lane, None)
 
@@ -251,7 +251,7 @@ LAYERS_MAX: Final = 16
 
 
 def peel(function: Any, args: tuple[Any, ...]) -> tuple[Any, list[contextvars.Context]]:
-    """The work itself and the Contexts it will run in, below `partial(ctx.run, f)`, `ctx.run, f` and their like."""
+    """The function itself and the Contexts it will run in, below `partial(ctx.run, f)`, `ctx.run, f` and the like."""
     vector = (function, *args)
     contexts: list[contextvars.Context] = []
     for _ in range(LAYERS_MAX):
@@ -270,7 +270,7 @@ def peel(function: Any, args: tuple[Any, ...]) -> tuple[Any, list[contextvars.Co
 
 
 wrapped_work: Final[dict[str, Callable[[Any], Any]]] = {}
-"""Qualified name of a library's wrapper → gives what it runs, whose name the lane gets."""
+"""Qualified name of a library's wrapper → returns the function that it runs, after which the lane is named."""
 
 
 def label_of(kind: str, work: Any) -> str:
@@ -285,7 +285,7 @@ def label_of(kind: str, work: Any) -> str:
 
 @functools.lru_cache(maxsize=LABELS_MAX)
 def _make_label(kind: str, name: str) -> str:
-    # Since Python 3.12 comprehensions are no functions; a lane must have one name in all versions
+    # Since Python 3.12 comprehensions are not functions; a lane must have the same name in all versions
     shown = _COMPREHENSION.sub("", name.rsplit("<locals>.", 1)[-1])
     return f"{kind}:{shown}"[:LABEL_CHARACTERS_MAX]
 
@@ -299,12 +299,12 @@ def enter_contexts(contexts: list[contextvars.Context], lane: Lane) -> None:
 
 
 class inside_thread:  # noqa: N801 -- reads as a statement
-    """Run a block of a thread in a lane, also what enters a copy of the parent's Context there."""
+    """Run a block of a thread in a lane, including code that enters a copy of the parent's Context there."""
 
     __slots__ = ("_before", "_forced", "_handed", "_inside", "_lane_before", "_was_handed")
 
     def __init__(self, parent: Lane, lane: Lane, *, by: int, is_background: bool) -> None:
-        """`by` says who handed the work over, `is_background` whether it is a library's own."""
+        """`by` identifies who handed the work over; `is_background`: the work is a library's own."""
         self._forced = (parent, lane)
         self._inside = inside_lane(lane)
         self._handed = (by, is_background)
@@ -327,7 +327,7 @@ RootOf = Callable[[], Lane | None]
 
 
 class Carried(Protocol):
-    """What a thread or a pool call runs inside of; see `run.carried`."""
+    """The context that a thread or a pool job runs inside; see `run.carried`."""
 
     ends_lane: bool
 

@@ -1,7 +1,7 @@
-"""Groups of patches, each under a guard of its own.
+"""Groups of patches, each guarded separately.
 
-A private name that a version of Python or of a library has lost takes one group away, not the recording: what that
-group would have noted is a named hole of the run, and a line of `spanreplay doctor`.
+If a version of Python or of a library has lost a private name, one group fails, not the whole recording: the group's
+missing notes become a named hole of the run, and a line of `spanreplay doctor`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SHAPE = (AttributeError, ImportError, TypeError)
 
 
 class PatchGroups:
-    """The groups of one installation; those that could not be put in place are in `missing`."""
+    """The groups of one installation; those that could not be installed are in `missing`."""
 
     def __init__(self, run: Run | None, *, is_replay: bool, level: Level = FULL) -> None:
         self.missing: list[dict[str, Any]] = []
@@ -35,7 +35,7 @@ class PatchGroups:
         self._is_replay = is_replay
 
     def install(self, name: str, patches: Patches, patch: Callable[..., object], *args: Any) -> None:
-        """Call `patch(patches, *args)`, whole or not at all; nothing for a group that the level does not have.
+        """Call `patch(patches, *args)`, completely or not at all; no-op for a group that the level does not include.
 
         Raises: ConfigError in a replay, which fails closed.
         """
@@ -66,5 +66,5 @@ def _describe_python() -> str:
 
 
 def describe_missing(exc: Exception) -> str:
-    """What was not as expected, in one line that holds no values of the agent's."""
+    """The unexpected finding, in one line without any of the agent's values."""
     return str(exc) if isinstance(exc, _SHAPE) else type(exc).__name__

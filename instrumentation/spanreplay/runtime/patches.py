@@ -16,12 +16,14 @@ _MISSING = object()
 
 
 class Patches:
-    """What has been patched, so that it can be undone; not thread-safe, used while installing."""
+    """The patches made so far, so that they can be undone; not thread-safe, used while installing."""
 
     def __init__(self) -> None:
         self._undo: list[tuple[Any, str, Any]] = []
         self.beside = 0
-        """How many attributes others have patched for this, which undo them with what they left here."""
+        """How many attributes other tools patched for this; they restore these themselves, using the state they left
+        here.
+        """
 
     @property
     def total(self) -> int:
@@ -30,7 +32,7 @@ class Patches:
 
     def wrap(self, owner: Any, name: str, wrapper: Wrapper) -> None:
         """Wrap `owner.name`. Raises: AttributeError if there is no such attribute."""
-        # Not getattr: it binds, and an inherited static or class method would lose what it is
+        # Not getattr: it binds, and would turn an inherited static or class method into a plain one
         places = owner.__mro__ if isinstance(owner, type) else (owner,)
         found: Any = next((vars(place)[name] for place in places if name in vars(place)), _MISSING)
         original = getattr(owner, name) if found is _MISSING else found
@@ -43,7 +45,7 @@ class Patches:
         setattr(owner, name, value)
 
     def mark(self) -> int:
-        """How much is patched now, for `undo_to`."""
+        """The number of patches now, for `undo_to`."""
         return len(self._undo)
 
     def undo(self) -> None:
@@ -51,7 +53,7 @@ class Patches:
         self.undo_to(0)
 
     def undo_libraries(self) -> None:
-        """Restore everything but what is patched of Python itself."""
+        """Restore everything except patches of Python itself."""
         kept = []
         while self._undo:
             found = self._undo.pop()
@@ -62,7 +64,7 @@ class Patches:
         self._undo = kept[::-1]
 
     def undo_to(self, mark: int) -> None:
-        """Restore what was patched after the mark, newest first."""
+        """Restore everything patched after the mark, newest first."""
         while len(self._undo) > mark:
             _restore(*self._undo.pop())
 

@@ -1,9 +1,9 @@
-"""The processes of one run: what they share, and what each of them adds to the run.
+"""The processes of one run: the state they share, and the part that each of them adds to the run.
 
-The process that starts another one hands it a `JoinToken`: the run, the lane that its calls belong to, and a private
-folder. In the folder lie the run's logical clock, which all count on; in a replay, which completions have gone out;
-and one file for every process that has ended, with its part of the manifest. The first process gathers them when the
-run ends.
+A process that starts another one hands it a `JoinToken`: the run, the lane that its calls belong to, and a private
+folder. The folder holds the run's Lamport clock, which all processes advance; in a replay, which completions have gone
+out; and, for every process that has ended, a file with its part of the manifest. The first process gathers the parts
+when the run ends.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import hashlib
 import json
 import mmap
 import os
-import posix  # getpid of os is a recorded read
+import posix  # os.getpid is a recorded read
 import select
 import shutil
 import struct
@@ -31,49 +31,49 @@ from spanreplay.runtime.order import worker_book
 from spanreplay.runtime.order.steps import PACE
 
 ENVIRONMENT: Final = "SPANREPLAY_JOIN"
-"""Carries a join token into a new Python process; taken out of the environment as soon as it is read."""
+"""Carries a join token into a new Python process; removed from the environment as soon as it is read."""
 _HEADER_BYTES: Final = 16_384
 _CLOCK_AT, _COUNT_AT, _WORKING_AT, _HANDED_AT = 0, 8, 16, 8_192
 _MISSED_AT, _OPEN_AT, _PIDS_AT = 8_200, 8_201, 8_208
 _STARTING: Final = -1
-"""Stands where the number of a process's working threads will."""
+"""Placeholder for the number of working threads of a process that is starting."""
 
 
 @dataclass(frozen=True)
 class JoinToken:
-    """What a new process is told about the run that it is part of."""
+    """Tells a new process about the run that it is part of."""
 
     folder: str
     run_id: str
     lane: str
     number: int
-    """Which process of the run it is, from 1; the first process is 0."""
+    """Number of the process in the run, from 1; the first process is 0."""
     trace_id: str
     span_id: str
     owner: int = -1
-    """The call inside of which it was started; -1: none."""
+    """The call inside which it was started; -1: none."""
     place: str = ""
     """Where it was started."""
     worker: int = -1
-    """Which worker of a pool it is, from 0; -1: none."""
+    """Number of the pool worker, from 0; -1: not a worker."""
     is_helper: bool = False
-    """Starts others in our place (forkserver): it has no part in the run itself."""
+    """Starts other processes for us (forkserver); not part of the run itself."""
     argv: Sequence[str] = ()
-    """The command line of the run's first process; what `multiprocessing` starts has one of its own. Empty if long."""
+    """The command line of the run's first process; processes of `multiprocessing` have their own. Empty if long."""
 
     @property
     def is_worker(self) -> bool:
-        """Whether it is a pool's worker, which works only while it has something to do."""
+        """Whether it is a pool's worker, which works only while it has a job."""
         return self.worker >= 0
 
     def to_text(self) -> str:
-        """As the environment carries it."""
+        """The token as text for the environment."""
         return json.dumps(asdict(self))
 
 
 @dataclass(frozen=True)
 class RemoteCrossing:
-    """The call, of another process, that this process was started inside of."""
+    """The call of another process that this process was started inside."""
 
     seq: int
     lane: Any
@@ -88,7 +88,7 @@ def take_join_token() -> JoinToken | None:
 
 
 class ProcessGroup:
-    """What the processes of one run share. The clock is safe across threads and processes."""
+    """The process group: state that the processes of one run share. Its clock is safe across threads and processes."""
 
     def __init__(self, folder: Path, number: int = 0) -> None:
         self.folder = folder
@@ -108,13 +108,13 @@ class ProcessGroup:
         self.lanes_here: list[str] = []
         """Lanes whose work was handed to this process."""
         self.at_work = ""
-        """The lane of the item that this worker of a pool works on; "" between two."""
+        """The lane of the item that this pool worker is working on; "" between two items."""
         self.children: list[tuple[int, Any]] = []
-        """Number and `Process` of each that this one has started and that has not been seen to end."""
+        """Number and `Process` of each process that this one has started and not yet seen end."""
 
     @classmethod
     def make(cls, clock: int) -> ProcessGroup:
-        """A new family whose clock goes on from a value."""
+        """Create a process group whose clock continues from a value."""
         process_group = cls(Path(tempfile.mkdtemp(prefix="spanreplay-run-")))
         struct.pack_into("q", process_group._memory, _CLOCK_AT, clock)
         struct.pack_into("q", process_group._memory, _COUNT_AT, 1)
@@ -135,7 +135,7 @@ class ProcessGroup:
         return value
 
     def tick(self) -> int:
-        """The next value of the run's clock; the caller holds a lock of its threads."""
+        """The next value of the run's clock; the caller holds its process's lock."""
         return self._add(_CLOCK_AT, 1)
 
     def new_number(self) -> int:
@@ -157,12 +157,12 @@ class ProcessGroup:
         return self._gone is not None and 0 <= clock < len(self._gone) and self._gone[clock] != 0
 
     def mark_gone(self, clock: int) -> None:
-        """A completion has gone out."""
+        """Note that a completion has gone out."""
         if self._gone is not None and 0 <= clock < len(self._gone):
             self._gone[clock] = 1
 
     def state_open(self) -> None:
-        """The replay has stopped matching the recording in one process: nothing is ordered any more in any."""
+        """The replay has stopped matching the recording in one process: end ordering in all of them."""
         if not self._memory.closed:
             self._memory[_OPEN_AT] = 1
 
@@ -172,22 +172,22 @@ class ProcessGroup:
         return not self._memory.closed and self._memory[_OPEN_AT] != 0
 
     def state_working(self, threads: int) -> None:
-        """How many threads of this process are at work; a fork that has not joined the run has no say."""
+        """Publish how many threads of this process are working; ignored in a fork that has not joined the run."""
         if self.number < config.PROCESSES_MAX and self._pid == posix.getpid() and not self._memory.closed:
             struct.pack_into("i", self._memory, _WORKING_AT + 4 * self.number, max(0, threads))
 
     def state_starting(self, number: int, is_starting: bool) -> None:
-        """Whether a process is on its way; once there it says itself what it does."""
+        """Publish whether a process is starting; after that it publishes its own state."""
         if number < config.PROCESSES_MAX and not self._memory.closed:  # a thread may outlive the run
             struct.pack_into("i", self._memory, _WORKING_AT + 4 * number, _STARTING if is_starting else 0)
 
     def state_pid(self, number: int, pid: int) -> None:
-        """Which process one is that was started."""
+        """Publish the process id of a process that was started."""
         if number < config.PROCESSES_MAX and not self._memory.closed:
             struct.pack_into("i", self._memory, _PIDS_AT + 4 * number, pid)
 
     def find_starting(self) -> list[int]:
-        """The ids of the processes that are on their way."""
+        """The ids of the processes that are starting."""
         if self._memory.closed:
             return []
         states = self._states()
@@ -195,7 +195,7 @@ class ProcessGroup:
         return [pid for pid, state in zip(pids, states, strict=True) if state == _STARTING and pid]
 
     def count_others_working(self) -> int:
-        """How many threads of other processes are at work; one that is starting is."""
+        """How many threads of other processes are working; a starting process counts as one."""
         states = self._states()
         own = states[self.number] if self.number < len(states) else 0
         return sum(map(abs, states)) - abs(own)
@@ -205,7 +205,7 @@ class ProcessGroup:
         return struct.unpack_from(f"{count}i", self._memory, _WORKING_AT)
 
     def forget_ended(self) -> None:
-        """A process that has ended, however it did, works no more; nobody else may say so for it."""
+        """Mark processes that have ended, in whatever way, as not working; nobody else may do so for them."""
         left = []
         for number, process in self.children:
             if _has_ended(process):
@@ -215,26 +215,28 @@ class ProcessGroup:
         self.children = left
 
     def state_missed(self) -> None:
-        """A process ends because of a call that has no answer, and nobody else will tell whoever waits for it."""
+        """A process ends because of a call without an answer, and nobody else will tell the processes that
+        wait for it.
+        """
         self._memory[_MISSED_AT] = 1
 
     @property
     def has_missed(self) -> bool:
-        """Whether a process has ended so."""
+        """Whether a process has ended that way."""
         return self._memory[_MISSED_AT] != 0
 
     def state_handed(self, pieces: int) -> None:
-        """So many more pieces of work were handed to pools of processes; fewer, if negative."""
+        """Add to the number of jobs handed to process pools; subtract if negative."""
         if not self._memory.closed:  # a pool may outlive the run
             self._add(_HANDED_AT, pieces)
 
     @property
     def is_awaited(self) -> bool:
-        """Whether a process is on its way, or a pool has work that it has not given back."""
+        """Whether a process is starting, or a pool has jobs that it has not returned."""
         return _STARTING in self._states() or struct.unpack_from("q", self._memory, _HANDED_AT)[0] > 0
 
     def is_first_at(self, place: str) -> bool:
-        """Whether no process of the run has come to a path before this one."""
+        """Whether this is the first process of the run to reach a path."""
         name = hashlib.sha256(place.encode("utf-8", "surrogateescape")).hexdigest()
         flags = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | os.O_CLOEXEC
         try:
@@ -245,22 +247,22 @@ class ProcessGroup:
 
     # ── what each process adds ──────────────────────────────────────────────────────────────────────
     def write_part(self, part: dict[str, Any]) -> None:
-        """Leave this process's part for the first process, whole or not at all."""
+        """Store this process's part for the first process, atomically."""
         partial = self.folder / f".part-{self.number}"
         partial.write_text(json.dumps(part), encoding="utf-8")
         partial.rename(self.folder / f"part-{self.number}.json")
 
     def read_parts(self) -> dict[int, dict[str, Any]]:
-        """Number → part, of every process that has ended and was told of the run."""
+        """Number → part, of every process of the run that has ended and left its part."""
         parts: dict[int, dict[str, Any]] = {}
         for path in sorted(self.folder.glob("part-*.json")):
             parts[int(path.stem.partition("-")[2])] = json.loads(path.read_text(encoding="utf-8"))
         return parts
 
     def close(self) -> None:
-        """Release the shared memory; the first process removes the folder with it.
+        """Release the shared memory; the first process removes the folder too.
 
-        It works no more: processes that are left and wait for it would wait for ever.
+        Mark this process as not working first: remaining processes that wait for it would wait forever.
         """
         self.state_working(0)
         self._memory.close()
@@ -272,7 +274,7 @@ class ProcessGroup:
 
 
 def find_lost(join_tokens: list[JoinToken], parts: dict[int, dict[str, Any]]) -> list[str]:
-    """Why calls may be missing: processes that have said nothing."""
+    """Reasons why calls may be missing: processes that have left no part."""
     known = _find_known(join_tokens, parts)
     return [
         f"a process was started at {join_token.place or 'an unknown place'} and reported no calls: "
@@ -291,7 +293,7 @@ def _find_known(join_tokens: list[JoinToken], parts: dict[int, dict[str, Any]]) 
 
 
 def _find_interrupted(known: list[JoinToken], parts: dict[int, dict[str, Any]]) -> list[JoinToken]:
-    """Workers of pools that were ended while they worked; none where the workers make no calls anyway."""
+    """Pool workers that were ended while they worked; empty if the workers make no calls anyway."""
     workers = [join_token for join_token in known if join_token.is_worker and join_token.number in parts]
     if not any(parts[join_token.number]["manifest"]["calls"] for join_token in workers):
         return []
@@ -299,12 +301,12 @@ def _find_interrupted(known: list[JoinToken], parts: dict[int, dict[str, Any]]) 
 
 
 def is_of_process(lane: str) -> bool:
-    """Whether a lane is that of another process than the run's first, or below it."""
+    """Whether a lane belongs to a process other than the run's first, or lies below such a lane."""
     return any(label.startswith(("p:", "px:")) for label in lane.split("/"))
 
 
 def count_lost(join_tokens: list[JoinToken], parts: dict[int, dict[str, Any]]) -> int:
-    """How many processes have not said all that they did or would have done."""
+    """How many processes have not reported everything that they did or would have done."""
     known = _find_known(join_tokens, parts)
     return sum(join_token.number not in parts for join_token in known) + len(_find_interrupted(known, parts))
 
@@ -318,12 +320,12 @@ def _has_ended(process: Any) -> bool:
         look = select.poll()
         look.register(popen.sentinel, select.POLLIN)
         return bool(look.poll(0))
-    except (OSError, ValueError, AttributeError):  # closed; or no such thing on this system
+    except (OSError, ValueError, AttributeError):  # closed, or not available on this system
         return True
 
 
 def add_parts(manifest: dict[str, Any], parts: dict[int, dict[str, Any]]) -> None:
-    """Add what other processes recorded to the first one's manifest; not its hash and not its holes."""
+    """Add the recordings of other processes to the first one's manifest, except its hash and its holes."""
     for number in sorted(parts):
         part = parts[number]["manifest"]
         for name in ("calls", "dropped", "truncated", "holes_total"):
@@ -347,7 +349,7 @@ def add_parts(manifest: dict[str, Any], parts: dict[int, dict[str, Any]]) -> Non
 
 
 def _add_absent(manifest: dict[str, Any], part: Mapping[str, Any]) -> None:
-    """Add where another process made something for the first time: a replay begins with nothing there."""
+    """Add paths where another process first made something: a replay begins with nothing there."""
     files, made = part.get("files", {}), part.get("directories", [])
     new = [name for name, file in files.items() if file.get("new")]
     here = manifest.get("files", {})
@@ -364,7 +366,7 @@ class _Starting(threading.local):
 
 starting: Final = _Starting()
 settings: Final[dict[str, str]] = {}
-"""Settings that a process of this run is started with, wherever it works by then."""
+"""Settings passed to any process of this run, whatever its working directory is by then."""
 _environment_lock: Final = make_lock()
 
 
@@ -402,10 +404,10 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
 
 
 candidate: Any = None
-"""The run that a process of ours would go on with, when it is told to."""
+"""The run that a process of ours would join when told to."""
 
 
 def offer(run: Any) -> None:
-    """Make `run` the one that a forked or spawned process goes on with; None: there is none."""
+    """Make `run` the one that a forked or spawned process joins; None: there is none."""
     global candidate
     candidate = run

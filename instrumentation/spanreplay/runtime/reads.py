@@ -1,12 +1,12 @@
 """Reads of the clock and of random sources: logged per lane while recording, carried by the lane's next call.
 
-A read is one value of one source (`time.time`, `uuid.uuid4`). The reads between two calls of a lane travel as one
-JSON text, `spanreplay.reads`:
+A read is one value of one source (`time.time`, `uuid.uuid4`). The reads between two calls of a lane travel as one JSON
+text, `spanreplay.reads`:
 
     [[LANE, [[SOURCE, START, VALUE…]…]]…]      VALUE… continue at index START of SOURCE's values in LANE
 
-Consecutive reads of one source share a row; whole numbers of a `_ns` source are differences from the one before.
-What is left when the run ends is in the manifest, under `reads`.
+Consecutive reads of one source share a row; whole numbers of a `_ns` source are differences from the previous value.
+Reads left over when the run ends are in the manifest, under `reads`.
 """
 
 from __future__ import annotations
@@ -46,29 +46,29 @@ class Source:
     is_secret: bool = False
     """Its values are sealed: readable only with the redaction key."""
     family: str = ""
-    """The clock that it shows; what goes on after the last recorded value must agree within one clock."""
+    """The clock that it shows; values generated after the last recorded one must agree within one clock."""
     to_ns: Callable[[Any], int] | None = None
     is_loose: bool = False
-    """Read more or less often it is no divergence: what reads it is not the agent's doing alone."""
+    """A different number of reads is not a divergence, because it does not depend on the agent alone."""
 
     @property
     def boundary(self) -> str:
-        """As plans and reports write it: `clock:time.time`."""
+        """Its name in plans and reports: `clock:time.time`."""
         return f"{self.kind}:{self.name.removesuffix(_OF_LIBRARIES)}"
 
 
 SOURCES: Final[dict[str, Source]] = {}
-"""Every source by name; each module of this package enters its own."""
+"""Every source by name; each module of this package adds its own."""
 
 
 def source(kind: str, name: str, **fields: Any) -> Source:
-    """Enter a source in the table."""
+    """Add a source to the table."""
     made = SOURCES[name] = Source(kind, name, **fields)
     return made
 
 
 def make_loose(kind: str, name: str, **fields: Any) -> Source:
-    """A source outside of the table, of which there may be any number; read more or less often it is no divergence."""
+    """A source outside the table; any number may exist, and a different number of reads is not a divergence."""
     return Source(kind, name, is_loose=True, **fields)
 
 
@@ -77,9 +77,9 @@ _twins: Final[dict[str, Source]] = {}
 
 
 def of_libraries(source: Source) -> Source:
-    """A source as libraries read it: values of their own, and any number of them.
+    """A source as libraries read it: its values are separate, and their number may differ.
 
-    How often a library looks at the clock may depend on caches and on its threads; the agent's own values stay in step.
+    How often a library reads the clock may depend on caches and on its threads; the agent's own values stay in step.
     """
     twin = _twins.get(source.name)
     if twin is None:
@@ -89,10 +89,10 @@ def of_libraries(source: Source) -> Source:
 
 
 class Reads(Protocol):
-    """What a patched function asks: the log of a recording, or the feed of a replay."""
+    """The interface of patched functions: a recording logs values, a replay supplies them."""
 
     def read(self, lane: Lane, source: Source, draw: Draw, shifted: Callable[[int], Any] | None) -> Any:
-        """The value to give to the agent. `shifted(ns)` draws as if the clock were so much later."""
+        """The value to give to the agent. `shifted(ns)` draws as if the clock were that much later."""
 
     def flush(self, lane: Lane) -> str:
         """The JSON text for this lane's next call; '' if there is nothing."""
@@ -101,7 +101,7 @@ class Reads(Protocol):
         """Lane → source → how many of its values no call carries yet."""
 
     def settle(self) -> None:
-        """Note what differed, when the agent has ended."""
+        """Note differences, after the agent has ended."""
 
     def finish(self) -> dict[str, Any]:
         """Members for the run's manifest."""
@@ -120,14 +120,14 @@ class ReadLog:
         self._is_full = False
 
     def read(self, lane: Lane, source: Source, draw: Draw, shifted: Callable[[int], Any] | None = None) -> Any:
-        """Draw for real, and log it."""
+        """Draw a real value, and log it."""
         value = draw()
         reads = self._pending.get(lane)
         if reads is None:
             reads = self._pending.setdefault(lane, [])
         if len(reads) < (config.LOOSE_READS_PENDING_MAX if source.is_loose else config.READS_PENDING_MAX):
             reads.append((source, value))
-            if self._pending.get(lane) is not reads:  # another lane's call has just taken it away, empty
+            if self._pending.get(lane) is not reads:  # a call of another lane has just removed the empty list
                 self._put_back(lane, reads)
         elif not source.is_loose:
             self._overflow(lane)
@@ -142,14 +142,14 @@ class ReadLog:
             self._hole(f"lane {lane.path} read the clock and random sources more than {count} times between two calls")
 
     def flush(self, lane: Lane) -> str:
-        """What the lane has read since its last call."""
+        """The values that the lane has read since its last call."""
         others = list(self._pending) if len(self._pending) >= config.LANES_READING_MAX else ()
         if not (others or self._pending.get(lane)):
             return ""
         lanes = [lane, *(each for each in others if each is not lane)]
         text = dump(self._take(lanes))
         for each in lanes:
-            if "/" in each.path:  # in the root's, threads of unknown origin read
+            if "/" in each.path:  # threads of unknown origin read in the root lane
                 left = self._pending.pop(each, None)
                 if left:
                     self._put_back(each, left)
@@ -162,12 +162,12 @@ class ReadLog:
                 there[:0] = reads
 
     def continue_from(self, counts: Mapping[tuple[str, str], int]) -> None:
-        """Number the values of each (lane, source) behind those that were written before."""
+        """Number the values of each (lane, source) after those that were written before."""
         self._before.update(counts)
         self.total += sum(counts.values())
 
     def describe_pending(self) -> dict[str, dict[str, int]]:
-        """Of few lanes, and of those that read little: it is asked for at the begin of each unit."""
+        """Limited to a few lanes with few reads: this is called at the beginning of each unit."""
         found: dict[str, dict[str, int]] = {}
         for lane, reads in list(self._pending.items())[:LANES_MAX]:
             if 0 < len(reads) <= PENDING_MAX:
@@ -178,10 +178,10 @@ class ReadLog:
         return found
 
     def settle(self) -> None:
-        """Nothing: a recording has nothing to compare with."""
+        """No-op: a recording has nothing to compare with."""
 
     def finish(self) -> dict[str, Any]:
-        """What the manifest says: how many reads there were, and those that no call carries."""
+        """The manifest's members: how many reads there were, and those that no call carries."""
         segments = self._take(list(self._pending))
         return {"reads": {"count": self.total, "left": segments} if segments else {"count": self.total}}
 
@@ -191,7 +191,7 @@ class ReadLog:
             for lane in lanes:
                 reads = self._pending.get(lane)
                 if reads:
-                    count = len(reads)  # what is appended meanwhile stays, and a signal's handler takes none twice
+                    count = len(reads)  # values appended meanwhile stay, and a signal handler takes none twice
                     taken, reads[:count] = reads[:count], ()
                     self.total += len(taken)
                     segments.append([lane.path, self._rows(lane, taken)])

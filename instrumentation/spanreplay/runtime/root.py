@@ -1,4 +1,4 @@
-"""The root span of a run: what it says about the run as a whole."""
+"""The root span of a run: its statements about the run as a whole."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class Described(Protocol):
-    """A run, as far as its root span describes it."""
+    """The part of a run that its root span describes."""
 
     run_id: str
     app: str
@@ -67,7 +67,7 @@ def build_root_attributes(
 
 
 def sign_root(run: Described, attributes: dict[str, Any], end_ns: int, key_file: str) -> None:
-    """Add the run's signature to the manifest of its final root span, or why there is none."""
+    """Add the run's signature, or the reason for its absence, to the manifest of its final root span."""
     from spanreplay.recording.seal.signing import MEMBER, sign
 
     root = root_of(

@@ -1,4 +1,4 @@
-"""The active run: its identity, its clock, its lanes and what its manifest will say."""
+"""The active run: its identity, its clock, its lanes and the contents of its manifest."""
 
 from __future__ import annotations
 
@@ -50,20 +50,20 @@ if TYPE_CHECKING:
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 HOLES_MAX = 50
 ENDING_S_MAX = 1.0
-"""How long the end of a run waits for other threads that record how a call ended."""
+"""How long the end of a run waits for other threads that are recording the end of a call."""
 
 
 class Run:
     """One execution of an agent. Thread-safe; counters are guarded by one lock."""
 
     is_off = False
-    """Whether it stands for a unit that is not recorded: nothing that belongs to it has a run."""
+    """Whether it stands for a unit that is not recorded: its code has no run."""
     lock_order: LockOrder
-    """Who comes next where threads meet."""
+    """Lock acquisition order: the order in which threads pass shared places."""
     order: RunOrder
     """Where threads and lanes go on."""
     resolver: Resolver
-    """What becomes of calls."""
+    """How calls are answered."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Run:
         self.output: Output | None = None
         self.reads: Reads | None = None
         self.tally: Tally | None = None
-        """What became of the units of this process; None where all are kept."""
+        """The fate of this process's units; None if all are kept."""
         self.before_end: Callable[[], object] | None = None
         """Called once, before the run ends: its process's units end first."""
         self.environment_read: Environment | None = None
@@ -100,16 +100,16 @@ class Run:
         self.start_ns = ids.now_ns()
         self.span_context = SpanContext(ids.new_trace_id(), ids.new_span_id(), is_remote=False, trace_flags=_SAMPLED)
         self.others: OtherSpans | None = None
-        """The spans of others that are recorded too; None where they are not."""
+        """Spans of others that are recorded too; None if they are not."""
         self.root_lane = Lane("main")
         self.key_memo = _new_key_memo()
         self.is_entered = False
         """Whether it is the run of a block, not of the process."""
         self.loops = None if session is not None else make_book(self)
-        """How the turns of event loops are numbered; None in a replay, which makes them."""
+        """Where completions come in event loops; None in a replay, which decides that itself."""
         self.lock_order, self.order, self.resolver = equip(self) if session is None else session.equip(self)
         self.process_group: ProcessGroup | None = None
-        """What the processes of this run share; None while there is only one."""
+        """State that the processes of this run share; None while there is only one."""
         self.is_member = False
         """Whether another process is the run's first."""
         self._is_helper, self._member_pid = False, 0
@@ -121,20 +121,20 @@ class Run:
         self._seq = 0 if self._continuation is None else self._continuation.last_clock
         self._reset()
         self.on_join: list[Callable[[], None]] = []
-        """To be done again in a process that joins the run."""
+        """To be repeated in a process that joins the run."""
         self.forks = 0
         """How many processes were forked that have runs of their own."""
         self.ended_by = ""
-        """The signal that ended the process, where it was one."""
+        """The signal that ended the process; '' if none did."""
         self.suspended: dict[str, Any] = {}
-        """What the run waits for, where it was suspended."""
+        """The event that the run waits for, if it was suspended."""
         self.on_suspend: Callable[[str], NoReturn] | None = None
         """Ends the process that is suspended; None in a block."""
 
     def _reset(self) -> None:
-        """Nothing has happened in this process yet."""
+        """Set the state of a process in which nothing has happened yet."""
         self.constants: dict[tuple[str, ...], bytes] = {}
-        """What is the same in every record of a boundary in a lane, as the spool holds it."""
+        """The constant part of every record of a boundary in a lane, as the spool holds it."""
         self.calls = 0
         """How many calls were opened; a run has at most `config.CALLS_MAX`."""
         self._lanes: dict[str, int] = {}
@@ -151,7 +151,7 @@ class Run:
         self.is_ended = False
 
     def restart(self, run_id: str, emitter: Emitter) -> None:
-        """Go on as another run, in a process that was forked for it; the clock and the lanes go on."""
+        """Continue as another run, in a process that was forked for it; the clock and the lanes continue."""
         self._lock = make_lock()
         self.run_id, self.emitter, self.start_ns = run_id, emitter, ids.now_ns()
         self.span_context = SpanContext(ids.new_trace_id(), ids.new_span_id(), is_remote=False, trace_flags=_SAMPLED)
@@ -159,23 +159,23 @@ class Run:
 
     @property
     def is_continued(self) -> bool:
-        """Whether this run goes on with a recorded one, whose calls become its own."""
+        """Whether this run continues a recorded one, whose calls become its own."""
         return self._continuation is not None
 
     def renumber(self, crossing: OpenCall, seq: int) -> None:
-        """Give a call the number that it has in the run that this one goes on with."""
+        """Give a call the number that it has in the run that this one continues."""
         with self._lock:
             self._open.pop(crossing.seq, None)
             crossing.seq = seq
             self._open[seq] = crossing
 
     def tick(self) -> int:
-        """The next value of the run's logical clock; the first call gets 1."""
+        """The next value of the run's Lamport clock; the first call gets 1."""
         with self._lock:
             return self._next()
 
     def is_now(self, clock: int) -> bool:
-        """Whether nothing has happened in this run since; of several processes nobody knows."""
+        """Whether nothing has happened in this run since. Always False when the run has more than one process."""
         return self.process_group is None and self._seq == clock
 
     def _next(self) -> int:
@@ -184,7 +184,7 @@ class Run:
 
     # ── other processes ─────────────────────────────────────────────────────────────────────────────
     def share(self) -> ProcessGroup:
-        """What the processes of this run share; made when the first one is about to be started."""
+        """The state shared by this run's processes; created just before the first other process is started."""
         with self._lock:
             if self.process_group is None:
                 self.process_group = ProcessGroup.make(self._seq)
@@ -193,7 +193,7 @@ class Run:
             return self.process_group
 
     def join(self, join_token: JoinToken) -> None:
-        """Go on, in a process that was just started, as a part of the run that the join token is for."""
+        """Continue, in a process that was just started, as a part of the join token's run."""
         self._lock = make_lock()
         self.run_id, self.is_member, self.is_ended = join_token.run_id, True, False
         self._is_helper, self._member_pid = join_token.is_helper, os.getpid()
@@ -221,7 +221,7 @@ class Run:
         return self._member_pid == os.getpid() and not self._is_helper
 
     def write_part(self) -> None:
-        """Leave what this process adds to the run for the first one."""
+        """Store this process's part of the run for the first process."""
         if self.process_group is None:
             return
         part: dict[str, Any] = {
@@ -236,7 +236,7 @@ class Run:
         self.process_group.state_working(0)
 
     def gather(self) -> None:
-        """Take in what the other processes of this run have left; the first process does, once they have ended."""
+        """Add the parts of the run's other processes; called in the first process, after they have ended."""
         if self.process_group is None or self.is_member or self._parts is not None:
             return
         self._parts = self.process_group.read_parts()
@@ -257,7 +257,7 @@ class Run:
                 self._holes += part["manifest"].pop("holes", [])[: HOLES_MAX - len(self._holes)]
 
     def owns(self, lane: str) -> bool:
-        """Whether what happens in a lane happens in this process."""
+        """Whether the work of a lane happens in this process."""
         shared = self.process_group
         if shared is None:
             return True
@@ -265,10 +265,10 @@ class Run:
         return bool(within) == self.is_member
 
     def complete(self, opened_in: int = -1) -> tuple[int, int]:
-        """The clock of a completion, and that of the first one in the same turn of the event loop (-1: this one).
+        """The clock of a completion, and that of the first one in the same loop iteration (-1: this one).
 
-        Nobody can react to a completion before the turn ends, so a replay has to release them together.
-        For `opened_in` see `LoopBook.note`.
+        Nobody can react to a completion before the iteration ends, so a replay has to release them together. For
+        `opened_in` see `LoopBook.note`.
         """
         with self._lock:
             self._seq = end_seq = self._seq + 1 if self.process_group is None else self.process_group.tick()
@@ -280,14 +280,14 @@ class Run:
             self._counts[name] = self._counts.get(name, 0) + by
 
     def hole(self, reason: str) -> None:
-        """Something that makes the recording impossible to replay whole; at most 50 are kept."""
+        """Note a reason why the recording can't be replayed completely; at most 50 are kept."""
         with self._lock:
             if len(self._holes) < HOLES_MAX:
                 self._holes.append(reason)
             self._counts["holes_total"] = self._counts.get("holes_total", 0) + 1
 
     def open_call(self, crossing: OpenCall) -> int:
-        """Enter a call in the books, and write the root's `open` record before the first one; the call's clock."""
+        """Register a call and return its clock; the first one writes the root's `open` record before its own."""
         lane = crossing.lane.path
         guard.guarded("for whom the run works", self.who.look)
         with self._lock:
@@ -305,18 +305,18 @@ class Run:
         return seq
 
     def has_calls_under_way(self) -> bool:
-        """Whether a call has not returned yet; a stream that was given to the agent has."""
+        """Whether a call has not returned yet; a stream that was given to the agent has returned."""
         return any(each.on_abandon is None for each in list(self._open.values()))
 
     def _first_open(self) -> int:
-        """A number below which every call has ended; -1 where calls with lower numbers may still come in."""
+        """A number below which every call has ended; -1 if calls with lower numbers may still come in."""
         with self._lock:
             is_alone = self.process_group is None and self._continuation is None
             return min(list(self._open), default=self._seq + 1) if is_alone else -1
 
     def closed(self, crossing: OpenCall, outcome: Outcome) -> None:
-        """A call has ended."""
-        self._open.pop(crossing.seq, None)  # without the lock: threads cannot break it up
+        """Note that a call has ended."""
+        self._open.pop(crossing.seq, None)  # without the lock: the operation is atomic
 
     @property
     def has_calls(self) -> bool:
@@ -324,13 +324,13 @@ class Run:
         return self._is_started
 
     def end_units(self) -> None:
-        """End what this process still serves; idempotent."""
+        """End the units that this process still serves; idempotent."""
         before_end, self.before_end = self.before_end, None
         if before_end is not None:
             guard.guarded("units under way", before_end)
 
     def finish(self, outcome: Outcome = Outcome.OK, exit_status: int | None = None) -> None:
-        """End the run: close what is open, write the final root record. Idempotent."""
+        """End the run: close open calls, write the final root record. Idempotent."""
         self.end_units()
         with self._lock:
             if self.is_ended:
@@ -350,14 +350,16 @@ class Run:
             self.process_group.close()
 
     def note_lane_end(self, lane: str, is_remote: bool) -> None:
-        """What was done in a lane is about to be seen by others; `is_remote` if another process did it."""
+        """Note that others are about to see the end of a lane's work; `is_remote` if another process did the work."""
         with self._lock:
             is_known = is_remote or lane in self._lanes
             if self._has_gone_on and is_known and len(self._lane_ends) < config.LANE_ENDS_MAX:
                 self._lane_ends[lane] = self._next()
 
     def end_timer(self, name: str, is_sleep: bool = False) -> None:
-        """A timer of the agent's fires; of more than TIMERS_MAX none is kept, of sleeps the first SLEEPS_MAX."""
+        """Note that a timer of the agent fires; above TIMERS_MAX none are kept, and only the first
+        SLEEPS_MAX sleeps.
+        """
         if "timers" not in self.level:
             return
         clock = self.complete()
@@ -370,18 +372,18 @@ class Run:
 
     @property
     def _has_gone_on(self) -> bool:
-        """Whether what happens now is not in the recording that this run goes on with."""
+        """Whether the run has gone past the end of the recording that it continues."""
         return self._continuation is None or self._continuation.has_gone_on
 
     def close_open_calls(self) -> None:
-        """End the record of every call in flight; a stream that was read in part ends where it was left."""
+        """End the record of every call in flight; a partly read stream ends where it was left."""
         with self._lock:
             still_open = list(self._open.values())
         for crossing in still_open:
             guard.guarded("closing an open call", crossing.abandon)
 
     def _end_calls(self) -> None:
-        """End every call, once the threads that end one themselves have recorded that; none is counted later."""
+        """End every call, after threads that are ending one have recorded that; nothing is counted afterwards."""
         self.close_open_calls()
         wait_until(lambda: not any(each.is_closing_elsewhere for each in list(self._open.values())), ENDING_S_MAX)
         self.leaves.close()
@@ -487,7 +489,7 @@ def set_process_run(run: Run | None) -> None:
 def active_run() -> Run | None:
     """The run that the calling code belongs to, or None when nothing is recorded."""
     run = _run.get()
-    if run is None or run.is_ended:  # what a unit leaves running goes on in the process's run
+    if run is None or run.is_ended:  # work that a unit leaves running continues in the process's run
         run = None if run is not None and run.is_off else _process_run
     return None if run is None or run.is_ended else run
 

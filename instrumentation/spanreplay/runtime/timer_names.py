@@ -13,7 +13,7 @@ LABEL_CHARACTERS_MAX: Final = 60
 
 
 def name_timer(run: Run, callback: Any) -> str:
-    """The name of a timer that is made now, or '' for one that is not the agent's."""
+    """The name of a timer that is created now, or '' for one that is not the agent's."""
     if current_crossing(run.root_lane) is not None or is_plumbing(run):
         return ""
     lane, label = current_lane(run.root_lane), label_of_callback(callback)

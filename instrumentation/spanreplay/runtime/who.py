@@ -1,7 +1,7 @@
-"""For whom a run works: its user and its session, as the agent's own telemetry, framework or requests name them.
+"""The user and session that a run works for, as named by the agent's own telemetry, framework or requests.
 
-A setting decides (SPANREPLAY_USER_ID, SPANREPLAY_SESSION_ID); without one the first name that is seen does. A later,
-other name from the same source is counted, and changes nothing.
+A setting decides (SPANREPLAY_USER_ID, SPANREPLAY_SESSION_ID); without one, the first name found does. A later,
+different name from the same source is counted, and changes nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OTHERS_MAX: Final = 1000
 CHARACTERS_MAX: Final = 256
 _SETTING: Final = "setting"
 _ATTRIBUTES: Final = {USER: ("user.id", "enduser.id"), SESSION: ("session.id", "gen_ai.conversation.id")}
-"""Names of span attributes, of members of baggage, and of what OpenInference keeps in the context."""
+"""Names of span attributes, of members of baggage, and of OpenInference's entries in the context."""
 _METADATA: Final = {
     USER: ("user_id", "langfuse_user_id"),
     SESSION: ("session_id", "thread_id", "conversation_id", "langfuse_session_id"),
@@ -68,11 +68,11 @@ class Who:
             self._look_at_config()
 
     def look_at_baggage(self, context: otel_context.Context) -> None:
-        """Look at the baggage of a request that came in, which nobody has made the current one."""
+        """Look at the baggage of an incoming request, which nobody has made the current one."""
         self._see_named("baggage", baggage.get_all(context), _ATTRIBUTES)
 
     def look_at(self, source: str, found: Mapping[str, Any]) -> None:
-        """Look at a user and a session that somebody names outright."""
+        """Look at a user and a session that are named explicitly."""
         for what in (USER, SESSION):
             self._see(source, what, found.get(what))
 
@@ -122,7 +122,7 @@ class Who:
                 self._others[what].add(text)
 
     def for_manifest(self, parts: Mapping[int, Mapping[str, Any]] | None, *, is_member: bool) -> dict[str, Any]:
-        """Members for the manifest; `parts` are what other processes of the run have left."""
+        """Members for the manifest; `parts` are the contributions of other processes of the run."""
         if is_member:
             return {WHO: dict(self._values)}
         for part in (parts or {}).values():

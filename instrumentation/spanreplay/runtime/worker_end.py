@@ -1,14 +1,14 @@
-"""What a worker of a `multiprocessing.Pool` did, stated before its pool kills it, as the end of a `with` block does.
+"""Has a worker of a `multiprocessing.Pool` report its work before its pool kills it (at the end of a `with` block).
 
-A worker has a thread that waits for the question, which comes through a FIFO in the folder that the processes of a run
-share. Its signals stay as they are: a handler of ours could keep a worker alive that waits for an item.
+A worker has a thread that waits for the request, which comes through a FIFO in the folder that the processes of a run
+share. Its signal handlers stay unchanged: one of ours could keep alive a worker that waits for an item.
 """
 
 from __future__ import annotations
 
 import _thread
 import os
-import posix  # the functions of os that a replay looks at work on the agent's files
+import posix  # in a replay, functions of os act on the agent's files
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from spanreplay.runtime.run import Run
 
 WAIT_S_MAX: Final = 2.0
-"""How long a process waits in vain for such answers, all together: killing must not take long."""
+"""How long a process waits in vain for such reports, in total: killing must not take long."""
 STARVED_S_MAX: Final = 20.0
-"""How much longer it waits while the one who answers gets no processor."""
+"""How much longer it waits while the reporting process gets no CPU."""
 REPLAY_WAIT_S_MAX: Final = 60.0
-"""The same in a replay, whose verdict lacks what such a worker did."""
+"""The same limit in a replay, whose verdict would lack such a worker's calls."""
 _LOOK_S: Final = 0.002
 _PARKED_LOOK_S: Final = 0.05
 _ATTEMPTS_MAX: Final = 100
@@ -45,13 +45,13 @@ _finishing: Final = _Finishing()
 
 
 def finish(run: Run) -> None:
-    """End the run in this process; whoever comes second returns once what was done is stated."""
+    """End the run in this process; a second caller returns after the work is reported."""
     with _finishing.lock:
         guard.guarded("the end of a process", run.finish)
 
 
 def _state(run: Run) -> None:
-    """Say what was done so far. In a replay the run goes on: a call that comes now must not be made for real."""
+    """Report the work done so far. In a replay the run continues: a call made now must not go live."""
     if run.session is None:
         run.lock_order.workers.ended(run.root_lane.path)
         finish(run)
@@ -65,7 +65,7 @@ def _write_part(run: Run) -> None:
     for _ in range(_ATTEMPTS_MAX):
         try:
             run.write_part()
-        except RuntimeError:  # what the part is made of has grown meanwhile
+        except RuntimeError:  # collections in the part have grown meanwhile
             continue
         return
 
@@ -91,7 +91,7 @@ def _has_part(shared: ProcessGroup, number: int) -> bool:
 
 
 def wait_for_end(is_over: Callable[[], bool]) -> None:
-    """Do nothing until this process is killed, its parent is gone, or `is_over`."""
+    """Block until this process is killed, its parent is gone, or `is_over`."""
     parent, pause = posix.getppid(), _thread.allocate_lock()
     pause.acquire()
     while not is_over() and posix.getppid() == parent:
@@ -99,15 +99,15 @@ def wait_for_end(is_over: Callable[[], bool]) -> None:
 
 
 def is_stillborn(shared: ProcessGroup, number: int) -> bool:
-    """Whether a worker has not come so far that it could do anything; if so it never will."""
+    """Whether a worker has not got far enough to do anything; if so, it never will."""
     if _exists(_fifo(shared, number)):
         return False
     posix.close(posix.open(_stillborn(shared, number), posix.O_WRONLY | posix.O_CREAT | os.O_CLOEXEC, 0o600))
-    return not _exists(_fifo(shared, number))  # it looks in the other order
+    return not _exists(_fifo(shared, number))  # the worker checks in the other order
 
 
 def answer(run: Run, shared: ProcessGroup) -> None:
-    """State what this process did once it is asked to, in a thread of its own."""
+    """Report this process's work when asked to, in a separate thread."""
     _finishing.lock = _thread.allocate_lock()
     path = _fifo(shared, shared.number)
     posix.mkfifo(path, 0o600)
@@ -124,11 +124,11 @@ def answer(run: Run, shared: ProcessGroup) -> None:
         if is_asked:
             _state(run)
 
-    _thread.start_new_thread(wait, ())  # the agent's count of threads stays what it was
+    _thread.start_new_thread(wait, ())  # not a `threading.Thread`, so the agent's count of threads does not change
 
 
 def ask(shared: ProcessGroup, number: int, process: Any, wait_s_max: float = WAIT_S_MAX) -> None:
-    """Have a process of the run state what it did, and wait for that, unless it ends or time runs out."""
+    """Ask a process of the run to report its work, and wait until it does, it ends or time runs out."""
     pause = _thread.allocate_lock()
     pause.acquire()
     since, starved, is_asked = time.monotonic(), _starved_s(process.pid), False
@@ -144,7 +144,7 @@ def ask(shared: ProcessGroup, number: int, process: Any, wait_s_max: float = WAI
 
 
 def _starved_s(pid: int) -> float:
-    """How long the threads of a process have waited for a processor, the longest of any; 0 if unknown."""
+    """How long the threads of a process have waited for a CPU, the maximum over all threads; 0 if unknown."""
     longest = 0
     try:
         for task in posix.listdir(f"/proc/{pid}/task"):
@@ -153,13 +153,13 @@ def _starved_s(pid: int) -> float:
                 longest = max(longest, int(posix.read(descriptor, 128).split()[1]))
             finally:
                 posix.close(descriptor)
-    except (OSError, IndexError, ValueError):  # it has ended; a kernel that does not count
+    except (OSError, IndexError, ValueError):  # it has ended, or the kernel does not count
         return longest / 1e9
     return longest / 1e9
 
 
 def _write(path: str) -> bool:
-    """Whether somebody was asked: without a reader that fails."""
+    """Whether a reader was asked; writing fails without a reader."""
     try:
         descriptor = posix.open(path, posix.O_WRONLY | posix.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
