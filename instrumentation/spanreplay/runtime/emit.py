@@ -46,7 +46,7 @@ class Emitter:
             redact = getattr(self._only, "redact_resource", None)
             try:
                 sink.adopt(self, run_id, self._resource if redact is None else redact(self._resource), SCOPE)
-            except Exception as exc:  # noqa: BLE001 -- spans are built in that case, and fail or are redacted one by one
+            except Exception as exc:  # noqa: BLE001 -- spans are built instead, and fail or are redacted one by one
                 guard.report_failure("the spool's context", exc)
                 self._only = None
                 return None
@@ -85,7 +85,7 @@ class Emitter:
     def emit_call(
         self, record: CallRecord, count: Callable[[str], bool], *, is_shown: bool, is_parent_remote: bool
     ) -> bool:
-        """Emit one call as a span, if it is open or `count` takes its leaf; whether it was. Nobody may take spans."""
+        """Emit a call as a span if it is open or `count` accepts its leaf; return False if it does not."""
         if not self._processors:
             return True
         span = build_span(record, is_shown=is_shown, is_parent_remote=is_parent_remote, resource=self._resource)

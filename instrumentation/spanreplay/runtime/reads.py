@@ -219,7 +219,7 @@ class ReadLog:
 
 
 def collect(texts: Iterable[str], left: Any) -> dict[tuple[str, str], dict[int, Any]]:
-    """(lane, source) → index → written value, of all the segments of a recording. Raises: DamagedRecording."""
+    """(lane, source) → index → written value, from all segments of a recording. Raises: DamagedRecording."""
     found: dict[tuple[str, str], dict[int, Any]] = {}
     try:
         for text in texts:

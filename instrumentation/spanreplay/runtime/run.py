@@ -217,7 +217,7 @@ class Run:
 
     @property
     def has_joined(self) -> bool:
-        """Whether this process, not one that it was forked from, has joined the run."""
+        """Whether this process itself, and not the one that it was forked from, has joined the run."""
         return self._member_pid == os.getpid() and not self._is_helper
 
     def write_part(self) -> None:

@@ -1,7 +1,7 @@
-"""Who asks: the agent's own code or a framework, a library that works for it, or anybody else.
+"""Who makes a call: the agent's own code or a framework, a library that works for it, or anybody else.
 
-Only those are recorded (`owners.py` says who is who). The interpreter, logging, plumbing and ourselves see the real
-world always.
+Only the former are recorded (`owners.py` classifies distributions). The interpreter, logging, plumbing and spanreplay
+itself always see the real world.
 """
 
 from __future__ import annotations
@@ -46,19 +46,20 @@ _THROUGH_STDLIB: Final = frozenset(
         "zipfile",
     }
 )
-"""Modules and packages of the standard library that only carry out what their caller wants; some put the time, or
-something random, into what they make for it."""
+"""Modules and packages of the standard library that act on behalf of their caller; some put the time, or a random
+value, into the objects they make for it.
+"""
 FRAMES_MAX: Final = 60
 _FILES_MAX: Final = 10_000
 
 known: Final[dict[str, int]] = {}
 """Code file → AGENT, LIBRARY, FOREIGN or PASS (look at the caller's caller)."""
 foreign: Final[set[str]] = set()
-"""The FOREIGN ones, for the one test that every passed-through call pays for."""
+"""The FOREIGN ones, for the single test that every passed-through call pays for."""
 
 
 def classify(filename: str) -> int:
-    """AGENT (a framework's, too), LIBRARY, FOREIGN or PASS for a code file."""
+    """AGENT (frameworks included), LIBRARY, FOREIGN or PASS for a code file."""
     if is_ours(filename):
         return FOREIGN
     if filename.startswith("<frozen ") or ids.is_stdlib_file(filename):
@@ -78,12 +79,12 @@ def is_among(filename: str, rows: tuple[re.Pattern[str], ...]) -> bool:
 
 
 def is_ours(filename: str) -> bool:
-    """Whether a code file is one of this package's."""
+    """Whether a code file belongs to this package."""
     return filename.startswith(PACKAGE)
 
 
 def origin_of(frame: FrameType) -> int:
-    """AGENT, FOREIGN or PASS for one frame; code made by `exec` belongs to the file that made it."""
+    """AGENT, LIBRARY, FOREIGN or PASS for one frame; code made by `exec` belongs to the file that made it."""
     filename = frame.f_code.co_filename
     origin = known.get(filename)
     if origin is not None:
@@ -101,7 +102,7 @@ def origin_of(frame: FrameType) -> int:
 
 
 def is_agent(frame: FrameType | None) -> bool:
-    """Whether the code that asks in this frame, or that lets it ask, is the agent's."""
+    """Whether the code that acts in this frame, or the caller it acts for, is the agent's."""
     for _ in range(FRAMES_MAX):
         if frame is None:
             return False
@@ -115,9 +116,9 @@ def is_agent(frame: FrameType | None) -> bool:
 
 
 def who_asks(frame: FrameType | None) -> int:
-    """AGENT (a framework, too) or LIBRARY, whose code asks in this frame or lets it ask; else FOREIGN.
+    """AGENT (frameworks included) or LIBRARY if its code acts in this frame or through it; else FOREIGN.
 
-    What a framework or library writes to a log is its own: a server tells how long it took, where that was long.
+    Log records of a framework or library are its own: a server logs how long a request took if it was long.
     """
     is_log = False
     for _ in range(FRAMES_MAX):
@@ -136,9 +137,9 @@ def who_asks(frame: FrameType | None) -> int:
 
 
 def is_own(frame: FrameType | None) -> bool:
-    """Whether it is the agent's own code, and not a framework's, that asks in this frame, or that lets it ask.
+    """Whether the agent's own code, not a framework's, acts in this frame or through it.
 
-    How often a framework looks whether something is there may be a matter of time.
+    How often a framework checks whether something exists may depend on timing.
     """
     for _ in range(FRAMES_MAX):
         if frame is None:
@@ -152,15 +153,15 @@ def is_own(frame: FrameType | None) -> bool:
 # ── Work that another thread does for the agent ─────────────────────────────────────────────────────
 class _Handed(threading.local):
     by = FOREIGN
-    """AGENT, LIBRARY or FOREIGN: who handed this thread the work that it does."""
+    """AGENT, LIBRARY or FOREIGN: who handed this thread its work."""
     _is_background = False
     _within: object = None
 
     @property
     def is_background(self) -> bool:
-        """Whether a library started this thread to run code of its own: what that code asks is no part of the run.
+        """Whether a library started this thread to run code of its own, whose reads are not part of the run.
 
-        A unit of work that such a thread then works on is: a server's thread serves requests.
+        A unit of work that such a thread then handles is part of the run: a server's thread serves requests.
         """
         return self._is_background and RUN.get() is self._within and not IN_UNIT.get()
 
@@ -169,15 +170,15 @@ class _Handed(threading.local):
         self._is_background, self._within = value, RUN.get()
 
     def enter_run(self) -> None:
-        """The thread has entered the run that it was started in: what it is in that run stays."""
+        """Note that the thread has entered the run that it was started in; `is_background` remains valid there."""
         self._within = RUN.get()
 
 
 handed: Final = _Handed()
 entries: Final[set[CodeType]] = set()
-"""Functions of ours that do handed work in a thread: below them, who handed it over is who asks."""
+"""Functions of ours that do handed-over work in a thread: calls below them count as made by whoever handed it over."""
 between: Final[set[CodeType]] = {threading.Thread.run.__code__}
-"""Functions that a thread runs its work with, above `entries`: nobody asks in them."""
+"""Functions, above `entries`, with which a thread runs its work; they never act by themselves."""
 _HANDERS: Final = (owners.compile_row("aiofiles anyio asgiref asyncer gevent starlette trio"),)
 """Distributions that hand work to threads for their caller, besides asyncio and concurrent.futures."""
 _HANDERS_STDLIB: Final = frozenset({"asyncio", "concurrent", "futures", "threading.py"})
@@ -185,14 +186,14 @@ _handers: Final[dict[str, bool]] = {}
 
 
 def enters_thread(function: CodeType) -> None:
-    """Say that a function of ours does handed work in a thread."""
+    """Register a function of ours that does handed-over work in a thread."""
     entries.add(function)
     foreign.discard(function.co_filename)
     _entry_files.add(function.co_filename)
 
 
 _entry_files: Final[set[str]] = set()
-"""Never in `foreign`: whether who asks there is the agent depends on more than the file."""
+"""Never in `foreign`: whether the agent acts there depends on more than the file."""
 
 
 def _hands_over(filename: str) -> bool:
@@ -207,10 +208,10 @@ def _hands_over(filename: str) -> bool:
 
 
 def who_hands(frame: FrameType | None) -> int:
-    """AGENT or LIBRARY, who hands work to a thread in this frame, by itself or with what does so for it; else FOREIGN.
+    """AGENT or LIBRARY if it hands work to a thread in this frame, directly or through an intermediary; else FOREIGN.
 
-    What of ours stands between, for an order of a replay, hands over too. A library that hands over for others does so
-    for itself where nobody else is above it, as in a task of its own.
+    Code of ours in between, which orders a replay, is an intermediary too. A library that hands over work for others
+    does so for itself if nobody else is above it, as in a task of its own.
     """
     last = FOREIGN
     for _ in range(FRAMES_MAX):
@@ -232,12 +233,12 @@ def who_hands(frame: FrameType | None) -> int:
 
 
 def is_handed_by_agent(frame: FrameType | None) -> bool:
-    """Whether it is the agent, or a framework, that hands work to a thread in this frame."""
+    """Whether the agent or a framework hands work to a thread in this frame."""
     return who_hands(frame) == AGENT
 
 
 def runs_in_background(frame: FrameType | None, work: object) -> bool:
-    """Whether a library starts a thread in this frame to run code of its own there; `work` is a function or a class."""
+    """Whether a library starts a thread in this frame to run its own code; `work` is a function or a class."""
     if handed.is_background:
         return True
     code = getattr(getattr(work, "run", work) if isinstance(work, type) else work, "__code__", None)
@@ -294,11 +295,13 @@ def _carries_files(filename: str) -> bool:
 
 
 _for_themselves: Final[set[str]] = set()
-"""Code files of libraries that open files of their own, for the one test that each of those pays for."""
+"""Code files of libraries that open files of their own, for the single test that each such call pays for."""
 
 
 def who_opens(frame: FrameType | None) -> int:
-    """AGENT or LIBRARY, who opens a file here by itself or with what opens what it is told to; else FOREIGN."""
+    """AGENT or LIBRARY if it opens a file here, directly or through a module that opens files for callers; else
+    FOREIGN.
+    """
     for _ in range(FRAMES_MAX):
         if frame is None:
             return FOREIGN
@@ -313,7 +316,7 @@ def who_opens(frame: FrameType | None) -> int:
         if _is_log(origin, frame):
             return FOREIGN
         if origin != PASS and frame.f_code not in between and not _carries_files(filename):
-            if filename in foreign:  # not where it depends on more than the file's name
+            if filename in foreign:  # not if it depends on more than the file's name
                 _for_themselves.add(filename)
             return FOREIGN if handed.is_background else origin
         frame = frame.f_back
@@ -321,12 +324,12 @@ def who_opens(frame: FrameType | None) -> int:
 
 
 def asks_for_files(frame: FrameType | None) -> bool:
-    """Whether it is the agent that opens a file here, or a library that works for it."""
+    """Whether the agent, or a library that works for it, opens a file here."""
     return who_opens(frame) != FOREIGN
 
 
 def keeps_log(frame: FrameType | None) -> bool:
-    """Whether a file is opened here for a log that the agent sets up; what is in it is nobody's input."""
+    """Whether a file is opened here for a log that the agent sets up; its content is nobody's input."""
     is_log = False
     for _ in range(FRAMES_MAX):
         if frame is None:
@@ -343,10 +346,11 @@ def keeps_log(frame: FrameType | None) -> bool:
 
 
 _LOOK_CARRIERS: Final = frozenset({"filecmp", "genericpath", "glob", "ntpath", "posixpath"})
-"""Modules of the standard library that look at the paths that their caller names."""
+"""Modules of the standard library that look up the paths that their caller names."""
 _RESOLVERS: Final = frozenset({"_joinrealpath", "_realpath", "realpath", "resolve"})
-"""Functions that look at every folder of a path, of which the caller learns nothing but where links lead; as little as
-from what removes a tree."""
+"""Functions that look up every folder of a path, from which the caller learns only where links lead; functions that
+remove a tree tell it equally little.
+"""
 _RESOLVING: Final = {
     function.__code__ for function in (getattr(os.path, name, None) for name in _RESOLVERS) if function is not None
 }
@@ -361,13 +365,13 @@ def _carries_looks(filename: str) -> bool:
 
 
 def looks_for_itself(frame: FrameType) -> bool:
-    """Whether what looks here is known not to be the agent: the quick way out, for paths that are resolved."""
+    """Whether the lookup here is known not to be the agent's: a fast path for paths that are resolved."""
     code = frame.f_code
     return code in _RESOLVING or code.co_filename in _looks_for_itself
 
 
 def who_looks(frame: FrameType | None) -> int:
-    """AGENT or LIBRARY (a framework, too), whose code wants to know of a file here; FOREIGN where nobody's does."""
+    """AGENT or LIBRARY (frameworks included) if its code looks up a file here; FOREIGN if neither does."""
     for _ in range(FRAMES_MAX):
         if frame is None:
             return FOREIGN

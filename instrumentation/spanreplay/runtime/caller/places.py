@@ -28,16 +28,18 @@ _MACHINE: Final = (
     "/Library/",
     "/private/etc/",
 )
-"""Folders of the machine: what libraries look up there (certificates, time zones, users) is no input of the agent's."""
+"""Folders of the machine: files that libraries look up there (certificates, time zones, users) are not the agent's
+input.
+"""
 _SETTINGS: Final = (".cfg", ".ini", ".lock", ".toml", "requirements.txt", "setup.py")
 _HOME_FOLDERS: Final = (".cache", ".config", ".local", "Library")
 
 
 class Places:
-    """The folders of one process, as they were when it was asked first."""
+    """The folders of one process, as found at first use."""
 
     def __init__(self, code: str = "") -> None:
-        """`code` is a folder that is code too, besides the one of the script."""
+        """`code` is a folder that is code too, besides the script's folder."""
         main = getattr(sys.modules.get("__main__"), "__file__", None) or (sys.argv[0] if sys.argv else "")
         script = os.path.dirname(os.path.realpath(main)) if main else os.getcwd()  # noqa: PTH109, PTH120 -- text
         own = [find_code_tree(script), sys.prefix, sys.base_prefix, str(config.read_data_dir())]
@@ -53,11 +55,11 @@ class Places:
         self._machine = (*_MACHINE, *(os.path.join(home, each) + os.sep for each in _HOME_FOLDERS))  # noqa: PTH118 -- text
 
     def is_data(self, path: str) -> bool:
-        """Whether a path is that of a regular file, or of none, outside of code."""
+        """Whether a path is a regular file, or does not exist, outside code."""
         return self.is_data_at(real_path(path))
 
     def is_data_at(self, real: str) -> bool:
-        """The same for where a path leads."""
+        """`is_data` for a path whose links are resolved."""
         if real.startswith(self._own) or split_site(real)[0]:
             return False
         try:
@@ -66,19 +68,19 @@ class Places:
             return True
 
     def is_outside(self, path: str) -> bool:
-        """Whether a path, of a file or a folder, is outside of code and of devices."""
+        """Whether a path, of a file or a folder, is outside code and devices."""
         real = real_path(path)
         return not ((real + os.sep).startswith(self._own) or split_site(real)[0])
 
     def is_code(self, path: str) -> bool:
-        """Whether a path lies in the agent's code tree; nothing of the interpreter, its packages and ours does."""
+        """Whether a path lies in the agent's code tree, but not in the interpreter, its packages or our own folders."""
         folder, name = os.path.split(os.path.abspath(path))  # noqa: PTH100 -- text
-        whole = os.path.join(real_folder(folder), name)  # noqa: PTH118 -- text: a link is meant itself
+        whole = os.path.join(real_folder(folder), name)  # noqa: PTH118 -- text: refers to a link itself
         is_installed = (whole + os.sep).startswith(self._not_code) or bool(split_site(whole)[0])
         return whole.startswith(self._trees) and not is_installed
 
     def is_setting(self, path: str) -> bool:
-        """Whether a path is that of a project's settings, directly around the agent's code or where it works."""
+        """Whether a path is a project setting, directly around the agent's code or in its working directory."""
         folder, name = os.path.split(real_path(path))
         return folder in self._around and (name.startswith(".") or name.endswith(_SETTINGS))
 
@@ -110,17 +112,17 @@ _code = ""
 
 
 def places() -> Places:
-    """The folders of this process; found out at the first call, when the agent's script is known."""
+    """The folders of this process; determined at the first call, when the agent's script is known."""
     if not _places:
         _places.append(Places(_code))
     return _places[0]
 
 
 def is_input(path: str, *, by_library: bool = False) -> bool:
-    """Whether what is at a path, or that nothing is there, is no code's and no device's.
+    """Whether the content, or the absence, of a path is input of the agent: neither code nor a device.
 
-    A library looks for its settings in the folders around the code and in those of the machine, and for what is
-    installed in those that Python imports from: none of the agent's.
+    A library looks for its settings in the folders around the code and in those of the machine, and for installed
+    packages in those that Python imports from; none of these are the agent's input.
     """
     if not path or "\0" in path or path.startswith(DEVICES):
         return False
@@ -131,7 +133,9 @@ def is_input(path: str, *, by_library: bool = False) -> bool:
 
 
 def asks_for(frame: FrameType | None, *paths: str, is_read: bool = False) -> bool:
-    """Whether the agent opens or changes files here, or a library does for it; not its caches and settings."""
+    """Whether the agent, or a library for it, opens or changes files here; a library's caches and settings
+    don't count.
+    """
     who = who_opens(frame)
     if who != LIBRARY:
         return who == AGENT
@@ -145,13 +149,13 @@ def is_code(path: str) -> bool:
 
 
 def set_code(folder: str) -> None:
-    """Say which folder is code too, besides the one of the script; '' is none."""
+    """Set a folder that is code too, besides the script's folder; '' for none."""
     global _code
     _code = folder
     forget_places()
 
 
 def forget_places() -> None:
-    """Find the folders out anew: another agent may run in this process now."""
+    """Determine the folders again: another agent may run in this process now."""
     forget_folders()
     _places.clear()

@@ -1,4 +1,4 @@
-"""Which run the calling code belongs to, where that is not the run of the process."""
+"""The run that the calling code belongs to, if it is not the run of the process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spanreplay.runtime.context_variables import holding, reset_variable, set_va
 __all__ = ["IN_UNIT", "RUN", "entered", "is_off", "within_unit"]
 
 RUN: Final[ContextVar[Any]] = ContextVar("spanreplay_run", default=None)
-"""The run of the calling code; None where that is the run of the process, or none."""
+"""The run of the calling code; None if that is the run of the process, or none."""
 
 IN_UNIT: Final[ContextVar[bool]] = ContextVar("spanreplay_in_unit", default=False)
 """Whether the calling code works on the unit that a replay gives to it, in the run of the whole process."""
@@ -24,7 +24,7 @@ def is_off() -> bool:
 
 
 def within_unit() -> AbstractContextManager[None]:
-    """A block whose tasks work on a replayed unit: what a library does there is the unit's, in whichever thread."""
+    """A block whose tasks work on a replayed unit: a library's actions there belong to the unit, in any thread."""
     return holding(IN_UNIT, True)
 
 

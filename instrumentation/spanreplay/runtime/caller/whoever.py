@@ -1,7 +1,7 @@
-"""Effects that are the run's whoever begins them: programs that are started, databases that are opened.
+"""Effects that belong to the run whoever begins them: programs that are started, databases that are opened.
 
-A library that nobody takes for the agent may start one for it. What is left out reports about the agent, runs its
-tests, serves it, carries the traffic of another boundary, or looks what machine this is.
+A library that does not count as the agent's may start one for it. Excluded is code that reports about the agent, runs
+its tests, serves it, carries the traffic of another boundary, or only identifies the machine.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def is_of_run(frame: FrameType) -> bool:
 
 
 def _is_aside(frame: FrameType | None) -> bool:
-    """Whether a server, a test runner, a framework's bookkeeping, Python or one of ours begins it by itself."""
+    """Whether a server, a test runner, a framework's bookkeeping, Python or spanreplay begins it on its own account."""
     for _ in range(FRAMES_MAX):
         if frame is None:
             return True

@@ -1,9 +1,9 @@
-"""What a patch changes in a call: where the fields of requests and responses lie, by the shape of their JSON; pure.
+"""Applies patches to calls: where the fields of requests and responses lie, by the shape of their JSON; pure.
 
-A leaf call's request is `{"arguments": {…}}`, its response `{"value": …}`. An HTTP exchange's request is `{"method",
-"url", "headers", "body"}`, its response `{"status", "headers", "chunks": [[ms, text]…]}`. Paths lead into the
-arguments and the value, into the body of the request and of the response. `system` is the system prompt wherever the
-protocol has it; `response.text` is the text of a model's answer, in a stream too.
+A function call's request is `{"arguments": {…}}`, its response `{"value": …}`. An HTTP exchange's request is
+`{"method", "url", "headers", "body"}`, its response `{"status", "headers", "chunks": [[ms, text]…]}`. Paths lead into
+the arguments and the value, or into the body of the request and of the response. `system` is the system prompt in any
+protocol; `response.text` is the text of a model's answer, also in a stream.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _DELTA_PATHS: Final[tuple[tuple[Step, ...], ...]] = (
     ("message", "content"),
     ("response",),
 )
-"""Where they put a piece of it in an event of a stream."""
+"""Where providers put a piece of the text in an event of a stream."""
 _REASONS: Final = {each.value: each.phrase for each in HTTPStatus}
 _ERRORS_FROM: Final = 400
 
 
 # ── Requests ────────────────────────────────────────────────────────────────────────────────────────
 def patch_arguments(arguments: dict[str, Any], patches: Iterable[Patch]) -> dict[str, Any]:
-    """A leaf call's encoded arguments with the patches applied. Raises: ConfigError."""
+    """A function call's encoded arguments with the patches applied. Raises: ConfigError."""
     value: Any = arguments
     for patch in patches:
         path = patch.path
@@ -101,7 +101,7 @@ def _own_field(body: dict[str, Any]) -> str:
 
 
 def _text_of(prompt: Any, patch: Patch, rest: Sequence[Step]) -> Sequence[Step]:
-    """The path to the text within a prompt: itself, or the last part of a list of them."""
+    """The path to the text within a prompt: the prompt itself, or its last part if it is a list."""
     if rest or not isinstance(patch.value, str) or patch.op == "delete":
         return rest
     steps: list[Step] = []
@@ -131,7 +131,7 @@ def _below_body(patches: Sequence[Patch], *, is_model: bool) -> Iterable[Patch]:
 
 # ── Responses ───────────────────────────────────────────────────────────────────────────────────────
 def patch_response(response: str, outcome: str, patches: Iterable[Patch]) -> tuple[str, str]:
-    """A recorded response with the patches applied, and the outcome that it stands for. Raises: ConfigError."""
+    """A recorded response with the patches applied, and its outcome. Raises: ConfigError."""
     value = _load(response)
     for patch in patches:
         if patch.is_answer:
@@ -168,7 +168,7 @@ def _patch_exchange(value: dict[str, Any], patch: Patch) -> dict[str, Any]:
 
 
 def _put_answer(value: Any, patch: Patch) -> tuple[dict[str, Any], str]:
-    """An exchange with another service's answer in it, and its outcome: that of any answer with this status."""
+    """An exchange with another service's answer in it, and the outcome for an answer with this status."""
     if not isinstance(value, dict) or not isinstance(value.get("chunks"), list) or "hops" in value:
         raise patch.fail("this call has no single answer that another one could replace")
     answer, chunks = patch.value, value["chunks"]
@@ -228,7 +228,7 @@ def _patch_events(chunks: list[list[Any]], patch: Patch) -> list[list[Any]]:
 
 
 def _read_piece(line: str) -> tuple[dict[str, Any], Sequence[Step]] | None:
-    """An event with a piece of the answer's text, and where in it the text lies."""
+    """An event with a piece of the answer's text, and the path to that text."""
     event = _load(line[5:]) if line.startswith("data:") else None
     if not isinstance(event, dict):
         return None
@@ -245,7 +245,7 @@ def _setting(path: Sequence[Step], value: str) -> Patch:
 
 
 def _in_pieces(text: str, chunks: list[list[Any]]) -> list[list[Any]]:
-    """One chunk an event, as far as there were chunks; the rest goes with the last."""
+    """One chunk per event, as far as there were chunks; the rest goes with the last."""
     events = [event + "\n\n" for event in text.split("\n\n") if event]
     room = max(1, len(chunks))
     if len(events) > room:

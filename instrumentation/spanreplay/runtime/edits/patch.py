@@ -3,11 +3,11 @@
     llm[3].system += "ask first"                   add to the system prompt of the third model call
     llm[*].temperature = 0                         every model call
     tool:get_price[2].response.price = 12.5        serve another price
-    delete llm[3].tools[0]                         take a field away
+    delete llm[3].tools[0]                         remove a field
 
-SELECTOR[NUMBER] names the calls, the path a field, `=` sets it, `+=` adds to text, numbers, lists and objects. Values
-are JSON; what is no JSON is taken as text where it can't be mistaken for JSON. A field of a request may be written
-without `request.`. Text that holds JSON is stepped into.
+SELECTOR[NUMBER] names the calls, the path names a field, `=` sets it, `+=` adds to text, numbers, lists and objects.
+Values are JSON; anything else is taken as text if it can't be mistaken for JSON. `request.` may be omitted from a field
+of a request. Paths also lead into text that contains JSON.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Step = str | int
 
 @dataclass(frozen=True)
 class Patch:
-    """A parsed patch. `columns` says where in `text` each step of the path begins."""
+    """A parsed patch. `columns` holds the position in `text` at which each step of the path begins."""
 
     text: str
     selector: Selector
@@ -50,7 +50,7 @@ class Patch:
     """Whether the value is the whole answer of another service: status, headers and body."""
 
     def to_json(self) -> Any:
-        """The form in a plan's JSON: the text, or what a program said instead of one."""
+        """The form in a plan's JSON: the text, or the members given by a program instead."""
         if self.text and self.columns:
             return self.text
         told = {"selector": str(self.selector), "value": self.value, "is_error": self.is_error}
@@ -58,7 +58,7 @@ class Patch:
 
     @classmethod
     def from_json(cls, value: Any) -> Patch:
-        """The patch of `to_json`. Raises: ConfigError, KeyError, TypeError."""
+        """The patch that `to_json` wrote. Raises: ConfigError, KeyError, TypeError."""
         if isinstance(value, str):
             return parse_patch(value)
         selector = parse_selector(str(value["selector"]))
@@ -67,7 +67,7 @@ class Patch:
         return _whole_response(selector, value["value"], is_error=bool(value["is_error"]))
 
     def fail(self, problem: str, step: int = -1) -> ConfigError:
-        """An error that points at a step of the path; -1: at all of it."""
+        """An error that points at a step of the path; -1: the last step."""
         at = self.columns[step] if self.columns and -len(self.columns) <= step < len(self.columns) else 0
         return point_at(problem, self.text, at)
 
@@ -95,10 +95,10 @@ def set_response(selector: Selector, value: Any, error: BaseException | None) ->
 
 
 def set_answer(selector: Selector, answer: Any, text: str) -> Patch:
-    """The patch that serves the answer of another service; `text` says it in a verdict.
+    """The patch that serves the answer of another service; `text` is its wording in a verdict.
 
-    `answer`: `status`; `headers`, pairs that take the place of those with their names; `without`, names of headers
-    that are gone; `body` as a recorded chunk, None for the recorded one.
+    `answer`: `status`; `headers`, pairs that replace headers of the same names; `without`, names of headers to remove;
+    `body` as a recorded chunk, None for the recorded one.
     """
     return Patch(text, selector, RESPONSE, (), SET, answer, is_answer=True)
 
@@ -110,7 +110,7 @@ def _whole_response(selector: Selector, encoded: Any, *, is_error: bool) -> Patc
 
 # ── Reading ─────────────────────────────────────────────────────────────────────────────────────────
 def parse_patch(text: str) -> Patch:
-    """The patch that a text writes. Raises: ConfigError with a caret below what can't be read."""
+    """Parse a patch. Raises: ConfigError with a caret below the part that can't be read."""
     if len(text) > PATCH_CHARACTERS_MAX:
         raise ConfigError(f"a patch has more than {PATCH_CHARACTERS_MAX:,} characters")
     if "\n" in text:
@@ -212,7 +212,7 @@ def _refuse_constant(name: str) -> Any:
 
 # ── Applying ────────────────────────────────────────────────────────────────────────────────────────
 def edit(value: Any, patch: Patch, path: Sequence[Step] | None = None) -> Any:
-    """The JSON value with the patch's field changed; the value itself stays as it is. Raises: Unfit."""
+    """The JSON value with the patch's field changed; the original is not modified. Raises: Unfit."""
     return _edit(value, tuple(patch.path if path is None else path), 0, patch.op, patch.value)
 
 

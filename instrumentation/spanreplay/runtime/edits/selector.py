@@ -1,11 +1,11 @@
-"""Which calls a rule of a plan is about: `KIND[:NAME][@LANE][[NUMBER]]`.
+"""Selects the calls that a rule of a plan applies to: `KIND[:NAME][@LANE][[NUMBER]]`.
 
     llm                 every call of this kind          tool:get_*          by name
     tool:pay@main/*     those in these lanes             llm[3]              the third model call of the run
     llm[3..]            from the third on                tool:pay[-1]        the last one
 
-`*` and `?` stand for any characters and for one. Numbers count the recorded calls that the rest of the selector names,
-in the order in which they started, from 1; calls that the recording does not have are counted on behind them.
+`*` stands for any characters, `?` for exactly one. Numbers count the recorded calls that match the rest of the
+selector, in the order in which they started, from 1; calls that are not in the recording get the numbers after them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PATTERN_CHARACTERS_MAX: Final = 500
 
 @dataclass(frozen=True)
 class Selector:
-    """A parsed selector. `first` and `last` are inclusive, 0 where open; negative ones count from the end."""
+    """A parsed selector. `first` and `last` are inclusive, 0 if open; negative ones count from the end."""
 
     boundary: str
     lane: str = ""
@@ -39,15 +39,15 @@ class Selector:
 
     @property
     def weight(self) -> tuple[bool, bool, int]:
-        """How much it says: a number more than a lane, a lane more than any pattern, a longer pattern more."""
+        """Its specificity: a number outranks a lane, a lane any pattern, and a longer pattern a shorter one."""
         return self.is_numbered, bool(self.lane), len(self.boundary)
 
     def matches(self, boundary: str, lane: str) -> bool:
-        """Whether a call's boundary and lane are meant; its number is another question."""
+        """Whether a call's boundary and lane match, regardless of its number."""
         return _matcher(self.boundary)(boundary) and (not self.lane or _matcher(self.lane)(lane))
 
     def has(self, number: int, total: int) -> bool:
-        """Whether call `number` of the `total` recorded ones that match is meant."""
+        """Whether call `number` of the `total` matching recorded ones is selected."""
         if not self.is_numbered:
             return True
         first = self.first if self.first >= 0 else total + 1 + self.first
@@ -64,7 +64,7 @@ class Selector:
 
 
 def parse_selector(text: str) -> Selector:
-    """The selector that a text writes. Raises: ConfigError that quotes it."""
+    """Parse a selector. Raises: ConfigError that quotes the text."""
     written = text.strip()
     if not written:
         raise ConfigError("an empty pattern in the plan", hint="write kind:name, for example 'tool:*'")

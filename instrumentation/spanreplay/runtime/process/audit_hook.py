@@ -1,8 +1,8 @@
-"""One audit hook for the process, and who listens to which event.
+"""One audit hook for the process, and the listeners of each event.
 
-Hooks can't be removed, and each costs every audited event of the interpreter: there is one, made when somebody first
-listens, and it looks one name up for an event that nobody waits for. It stays out of an ordinary recording, because
-`sys._getframe` and `id` are audited too (docs/decisions/0007).
+Hooks can't be removed, and each slows down every audited event of the interpreter: there is only one, installed when
+somebody first listens, and an event without listeners costs it one lookup. It is not installed in an ordinary
+recording, because `sys._getframe` and `id` are audited too (docs/decisions/0007).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final
 from spanreplay.model.own_threads import make_lock
 
 Listener = Callable[[str, tuple[Any, ...]], None]
-"""Gets the event's name and arguments; what it raises is raised where the event happens."""
+"""Gets the event's name and arguments; an exception that it raises is raised where the event happens."""
 
 _listeners: dict[str, tuple[Listener, ...]] = {}
 _changing: Final = make_lock()
@@ -40,7 +40,7 @@ def listen(events: Iterable[str], listener: Listener) -> None:
 
 
 def ignore(listener: Listener) -> None:
-    """Call `listener` no more."""
+    """Stop calling `listener`."""
     with _changing:
         for event, listeners in tuple(_listeners.items()):
             left = tuple(each for each in listeners if each != listener)

@@ -1,4 +1,4 @@
-"""What `os.scandir` gives, for names that were recorded with what kind of thing each is."""
+"""Replacement for the result of `os.scandir`, for names that were recorded with their kind."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LINK: Final = "link"
 
 
 def kind_of(entry: os.DirEntry[Any]) -> str:
-    """`file`, `directory` or `other`, behind `link to ` where a link leads there; `link` where it leads to nothing."""
+    """`file`, `directory` or `other`, prefixed by `link to ` for a link; `link` for a dangling link."""
     name = "directory" if entry.is_dir() else "file" if entry.is_file() else "other"
     if not entry.is_symlink():
         return name
@@ -22,10 +22,10 @@ def kind_of(entry: os.DirEntry[Any]) -> str:
 
 
 class Eyes(Protocol):
-    """Who looks at files for an entry."""
+    """Looks up files for an entry."""
 
     def stat(self, frame: FrameType, path: Any, *, follow_symlinks: bool = True) -> os.stat_result:
-        """As `os.stat`, for the code in a frame."""
+        """`os.stat` on behalf of the code in a frame."""
 
 
 class LookedEntry:
@@ -34,7 +34,7 @@ class LookedEntry:
     __slots__ = ("_eyes", "_kind", "name", "path")
 
     def __init__(self, eyes: Eyes, folder: Any, name: str, kind: str) -> None:
-        """`kind` as `kind_of` names it; of '' the world is asked."""
+        """`kind` as returned by `kind_of`; if it is '', the file system is consulted."""
         self.name: Any = os.fsencode(name) if isinstance(folder, bytes) else name
         self.path: Any = os.path.join(folder, self.name)  # noqa: PTH118 -- text or bytes
         self._eyes = eyes
@@ -55,7 +55,7 @@ class LookedEntry:
         if self._kind:
             return self._kind == kind or (follow_symlinks and self._kind == f"{_LINK} to {kind}")
         try:
-            # Of this module's own accord, which is no look of the agent's
+            # Called by this module itself, so it is not a lookup by the agent
             return test(os.stat(self.path, follow_symlinks=follow_symlinks).st_mode)  # noqa: PTH116 -- any text
         except OSError:
             return False
@@ -75,7 +75,7 @@ class LookedEntry:
         return self._is(_LINK, stat.S_ISLNK, follow_symlinks=False)
 
     def is_junction(self) -> bool:
-        """Never, here."""
+        """False: there are no junctions here."""
         return False
 
     def inode(self) -> int:
@@ -105,4 +105,4 @@ class Listed:
         self.close()
 
     def close(self) -> None:
-        """Nothing is open."""
+        """No-op: nothing is open."""

@@ -1,4 +1,4 @@
-"""The environment of a run: what else could have made it come out differently."""
+"""The environment of a run: everything else that could have changed its result."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spanreplay.model.here import PACKAGE
 _PACKED_REFS_BYTES_MAX: Final = 4 * 1024 * 1024
 RANDOM: Final = "random"
 MODULE: Final = "module"
-"""Member of an environment: what `python -m` was given, which is not among the arguments of the program."""
+"""Member of an environment: the argument of `python -m`, which is not among the arguments of the program."""
 CODE_FILES_MAX: Final = 200
 _CODE_BYTES_MAX: Final = 1024 * 1024
 _PACKAGES: Final = (
@@ -35,8 +35,8 @@ _PACKAGES: Final = (
 def describe_environment(argv: list[str]) -> dict[str, Any]:
     """Code, interpreter and package versions of this process; the other moving parts are on the calls.
 
-    Of the eight moving parts, sampler, prompt, retrieval, tools, model version and history are recorded on each
-    call; the clock by the calls' times; the serving stack by the response's fingerprint and headers.
+    Of the eight moving parts, sampler, prompt, retrieval, tools, model version and history are recorded on each call,
+    the clock by the calls' times, and the serving stack by the response's fingerprint and headers.
     """
     module = config.find_module(argv[0] if argv else "")
     return {
@@ -55,7 +55,9 @@ def describe_environment(argv: list[str]) -> dict[str, Any]:
 
 
 def find_folders(argv: list[str]) -> dict[str, str]:
-    """The folders that the agent's texts may name: where it works, its script's, its user's, Python's."""
+    """The folders that the agent's texts may name: its working directory, its script's folder, its user's
+    and Python's.
+    """
     script = os.path.dirname(os.path.realpath(argv[0])) if argv and argv[0] else ""  # noqa: PTH120 -- text
     is_own = script and not script.startswith((sys.prefix + os.sep, sys.base_prefix + os.sep))
     found = {
@@ -69,7 +71,9 @@ def find_folders(argv: list[str]) -> dict[str, str]:
 
 
 def read_hash_seed() -> str:
-    """The seed of the hashes of texts, which give a set its order; `random` where Python chose one and keeps it."""
+    """The seed of string hashes, which determine the order of sets; `random` if Python chose one and keeps
+    it secret.
+    """
     seed = os.environ.get("PYTHONHASHSEED", "")
     if not sys.flags.hash_randomization:
         return "0"
@@ -89,13 +93,13 @@ def _read_versions() -> dict[str, str]:
 
 
 _looked_at: dict[str, tuple[object, str, str]] = {}
-"""Name of a loaded module → what it was loaded by, its file, the file's hash; both '' if it is not the agent's."""
+"""Name of a loaded module → its loader, its file, the file's hash; both '' if it is not the agent's."""
 
 
 def describe_code() -> dict[str, str]:
     """The agent's own source files that are loaded: path → hash; at most CODE_FILES_MAX, large ones left out.
 
-    A file is read again only when its module has been loaded again: a test suite of a thousand runs reads it once.
+    A file is read again only after its module has been loaded again: a test suite of a thousand runs reads it once.
     """
     global _looked_at
     files: dict[str, str] = {}
@@ -117,12 +121,14 @@ def describe_code() -> dict[str, str]:
 
 
 def _loaded_by(module: object) -> object:
-    """What changes when a module is loaded again, also by `importlib.reload`; a script has only itself."""
+    """An object that changes when a module is loaded again, also by `importlib.reload`; for a script, the module
+    itself.
+    """
     return (module.__dict__.get("__spec__") if isinstance(module, ModuleType) else None) or module
 
 
 class LoadedCode:
-    """The same for a process that forks: each module is looked at once, also for processes forked from this one.
+    """`describe_code` for a process that forks: each module is looked at once, also for processes forked from this one.
 
     Touching every module of a process that was just forked copies most of its memory, which takes tens of milliseconds.
     """
@@ -131,7 +137,7 @@ class LoadedCode:
         self._known: tuple[frozenset[str], dict[str, str]] = (frozenset(), {})
 
     def look(self) -> dict[str, str]:
-        """All files of the agent's that are loaded by now, as they were when their modules were first seen."""
+        """All files of the agent that are loaded by now, as they were when their modules were first seen."""
         seen, files = self._known
         new = [name for name in list(sys.modules) if name not in seen]
         if new:
@@ -143,24 +149,24 @@ class LoadedCode:
                 if found:
                     added[ids.shorten(path)] = found
             files = dict(sorted({**files, **added}.items()))
-            self._known = (seen.union(new), files)  # at once: other threads may look too
+            self._known = (seen.union(new), files)  # in one assignment: other threads may look too
         return files
 
 
 def _agent_file_of(module: object) -> str:
-    """The source of a module of the agent's; '' for any other. Anything may stand among the modules."""
+    """The source of one of the agent's modules; '' for any other object, since `sys.modules` may contain anything."""
     name = _source_of(module) if isinstance(module, ModuleType) else None
     return name if isinstance(name, str) and name.endswith(".py") and ids.is_agent_file(name) else ""
 
 
 def _source_of(module: ModuleType) -> object:
-    """The file of a module; a script loses its `__file__` when it has run to its end, and keeps its loader."""
+    """The file of a module; a script loses its `__file__` after it has run to its end, but keeps its loader."""
     known = module.__dict__
     return known.get("__file__") or getattr(known.get("__loader__"), "path", None)
 
 
 def hash_file(path: Path) -> str:
-    """The beginning of a file's SHA-256; '' if it cannot be read or is too large."""
+    """The first 16 hexadecimal digits of a file's SHA-256; '' if it can't be read or is too large."""
     try:
         if path.stat().st_size > _CODE_BYTES_MAX:
             return ""

@@ -1,7 +1,7 @@
-"""The secret of this process's hashes of texts, which give its sets their order; a recording has it sealed.
+"""The secret of this process's string hashes, which determine the order of sets; a recording contains it sealed.
 
-Python draws one for each process, unless PYTHONHASHSEED is set. Only the redaction key opens it: with the secret, texts
-can be chosen that make a dictionary of that process slow.
+Python draws one for each process unless PYTHONHASHSEED is set. Only the redaction key opens it: anyone who knows the
+secret can choose texts that make a dictionary of that process slow.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _MEMBER: Final = "hashes"
 _PURPOSE: Final = b"hashes"
 _SYMBOL: Final = "_Py_HashSecret"
 _last: list[tuple[bytes, dict[str, str]]] = []
-"""The key and the description of before: the units of a process have the same."""
+"""The previous key and description: the units of a process have the same."""
 
 
 @cache
 def read() -> bytes:
-    """The secret that Python drew, `SECRET_BYTES`; empty where it drew none, or does not tell it. Linux only."""
+    """The secret that Python drew, `SECRET_BYTES` long; empty if it drew none or does not reveal it. Linux only."""
     if read_hash_seed() != RANDOM or sys.platform != "linux" or sys.implementation.name != "cpython":
         return b""
     return guard.guarded("the secret of hashes", _read) or b""
@@ -41,12 +41,12 @@ def read() -> bytes:
 def _read() -> bytes:
     with unwatched():
         try:
-            import _ctypes  # the half of ctypes that is quick to load
+            import _ctypes  # the half of ctypes that loads quickly
 
-            library: Any = None  # all that is loaded
+            library: Any = None  # everything that is loaded
             at = _ctypes.dlsym(_ctypes.dlopen(library, os.RTLD_LAZY), _SYMBOL)
             memory = os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
-        except (ImportError, OSError):  # a Python without it, a symbol or a file that is hidden: no more than that
+        except (ImportError, OSError):  # Python without ctypes, or a hidden symbol or file: not an error
             return b""
         try:
             return os.pread(memory, SECRET_BYTES, at)
@@ -57,7 +57,7 @@ def _read() -> bytes:
 
 
 def describe(redactor: RunRedactor) -> dict[str, str]:
-    """The member of a root's environment that holds the secret, sealed; nothing where there is none."""
+    """The member of a root's environment that holds the secret, sealed; empty if there is none."""
     if config.read_setting("SPANREPLAY_SEAL") != "true":
         return {}
     secret, key = read(), redactor.derive(_PURPOSE)
@@ -76,7 +76,7 @@ def is_recorded(environment: Mapping[str, Any]) -> bool:
 
 
 def find_recorded(environment: Mapping[str, Any], derive: Callable[[bytes], bytes]) -> bytes:
-    """The secret of the recorded process; empty where it was not recorded, or with another redaction key."""
+    """The secret of the recorded process; empty if it was not recorded, or with another redaction key."""
     sealed = environment.get(_MEMBER)
     if not isinstance(sealed, str):
         return b""
@@ -87,13 +87,13 @@ def find_recorded(environment: Mapping[str, Any], derive: Callable[[bytes], byte
 
 
 def is_as_recorded(environment: Mapping[str, Any], redactor: RunRedactor) -> bool:
-    """Whether this process hashes texts as the recorded one did, which drew its secret."""
+    """Whether this process hashes texts like the recorded one, which drew its secret."""
     secret = find_recorded(environment, redactor.derive)
     return bool(secret) and secret == read()
 
 
 def explain(environment: Mapping[str, Any], redactor: RunRedactor) -> str:
-    """Why this process has not the hashes of the recorded one, which were seeded at random, and what to do."""
+    """Why this process's hashes differ from those of the recorded one, which were seeded at random, and what to do."""
     if not is_recorded(environment):
         return "the recording does not hold the seed of its hashes; record with `spanreplay record` or PYTHONHASHSEED"
     if not find_recorded(environment, redactor.derive):

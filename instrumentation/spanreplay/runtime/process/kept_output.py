@@ -1,4 +1,4 @@
-"""What was written to a standard stream: its beginning as bytes, and a hash of the whole."""
+"""The output written to a standard stream: its beginning as bytes, and a hash of the whole."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class KeptOutput:
-    """Thread-safe. Chunks are kept up to a limit; the hash and the size are those of all."""
+    """Thread-safe. Chunks are kept up to a limit; the hash and the size cover all of them."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -25,7 +25,7 @@ class KeptOutput:
         self._total = 0
 
     def add(self, chunk: Any, count: Any) -> None:
-        """A chunk has been written, or `count` bytes of it."""
+        """Note that a chunk, or `count` bytes of it, has been written."""
         piece = bytes(chunk)[: count if isinstance(count, int) else None]
         with self._lock:
             self._total += len(piece)
@@ -35,9 +35,9 @@ class KeptOutput:
             self._hash.update(piece)
 
     def summarize(self, redactor: RunRedactor, streams: Iterable[Any]) -> dict[str, Any]:
-        """What was written: bytes, redacted text, and the hash of that text (or of the bytes where they were cut).
+        """The output as size in bytes, redacted text, and the hash of that text (or of the bytes if they were cut).
 
-        `streams` are flushed first: the agent may have put another one in the place of the real one.
+        `streams` are flushed first: the agent may have replaced the real one.
         """
         for stream in streams:
             with contextlib.suppress(OSError, ValueError, AttributeError):
@@ -52,5 +52,5 @@ class KeptOutput:
 
 
 def digest_of(text: str) -> str:
-    """SHA-256 of what was written, as hexadecimal digits."""
+    """SHA-256 of a written text, as hexadecimal digits."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,4 +1,4 @@
-"""The exception that the interpreter was left with: it has printed it, and ends because of it."""
+"""The exception that the interpreter has printed and that ends the process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class _State:
 
 
 def note_shown(error: BaseException | None) -> None:
-    """A shell shows this one to a person and goes on, though the interpreter keeps it as its last."""
+    """Note an exception that a shell shows to a person before going on, though the interpreter keeps it as its last."""
     _State.shown = error
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from spanreplay.runtime.run import Run
 
 EFFECTS: Final = "effects"
-"""Member of the environment: whether effects are calls of this recording, and headers and variables are in it."""
+"""Member of the environment: whether this recording has effects as calls, with headers and variables."""
 
 first_environs: Final[WeakKeyDictionary[Run, dict[str, str]]] = WeakKeyDictionary()
 
@@ -22,7 +22,7 @@ def first_environ(run: Run) -> Mapping[str, str]:
 
 
 VERSIONS: Final = "2"
-"""Its value where files given to programs, and options of programs, are in it too; true in earlier recordings."""
+"""Its value if it also has files given to programs, and options of programs; true in earlier recordings."""
 
 
 def sees_effects(run: Run) -> bool:
@@ -31,5 +31,5 @@ def sees_effects(run: Run) -> bool:
 
 
 def sees_versions(run: Run) -> bool:
-    """Whether the recording holds what files held before the run ended, and the options of programs."""
+    """Whether the recording holds the content of files before the run ended, and the options of programs."""
     return bool(run.resolver.environment.get(EFFECTS) == VERSIONS)

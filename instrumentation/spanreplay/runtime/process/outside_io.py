@@ -1,4 +1,4 @@
-"""Input and output outside of every boundary: whose it is, and whether it matters."""
+"""Input and output outside every boundary: who caused it, and whether it matters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _REPORTING: Final = ("agno/api/",)
 """Parts of distributions that report about the agent."""
 
 _HARMLESS: Final = frozenset({"platform", "ctypes/util", "uuid", "sysconfig", "_osx_support", "_sysconfigdata"})
-"""Modules of the standard library that start a program only to learn what machine this is."""
+"""Modules of the standard library that start a program only to identify the machine."""
 
 SAID: Final = {
     "socket": "opened a socket to {detail} outside of every boundary",
@@ -29,11 +29,11 @@ SAID: Final = {
     "environment": "read {detail} with {what}, which is not as recorded",
     "native": "called into {detail} with {what}, which is not recorded",
 }
-"""Kind of leak → what a user is told, after its place."""
+"""Kind of leak → the message for a user, after its place."""
 
 
 def strip_query(detail: str) -> str:
-    """A name without what may be secret in it: the user, the query and the fragment of a URL."""
+    """A name without parts that may be secret: the user, the query and the fragment of a URL."""
     if "://" not in detail:
         return detail
     parts = urlsplit(detail)
@@ -49,7 +49,7 @@ quiet_state = _Quiet()
 
 
 class unwatched:  # noqa: N801 -- reads as a statement: `with unwatched():`
-    """A block of ours, of this thread, whose I/O is no leak: it belongs to a call that has just been recorded."""
+    """A block of ours whose I/O in this thread is not a leak: it belongs to a call that has just been recorded."""
 
     def __enter__(self) -> None:
         quiet_state.depth += 1
@@ -59,7 +59,7 @@ class unwatched:  # noqa: N801 -- reads as a statement: `with unwatched():`
 
 
 def is_unwatched() -> bool:
-    """Whether this thread is inside of such a block."""
+    """Whether this thread is inside such a block."""
     return quiet_state.depth > 0
 
 
@@ -81,7 +81,7 @@ def is_telemetry_stack(frame: FrameType | None) -> bool:
 
 
 def is_harmless_spawn(frame: FrameType | None) -> bool:
-    """Whether a program is started only to learn what machine this is."""
+    """Whether a program is started only to identify the machine."""
     for _ in range(FRAMES_MAX):
         if frame is None:
             return False
@@ -101,7 +101,7 @@ _FORK_FRAMES_MAX: Final = 12
 
 
 def starts_program(frame: FrameType | None) -> bool:
-    """Whether a fork that is made here is made for the sake of a program: the child does nothing for the agent."""
+    """Whether a fork here only starts a program: the child does nothing for the agent."""
     for _ in range(_FORK_FRAMES_MAX):
         if frame is None:
             return False
@@ -112,11 +112,11 @@ def starts_program(frame: FrameType | None) -> bool:
 
 
 def is_known_start(frame: FrameType) -> bool:
-    """Whether it is the standard library that calls `fork_exec` here, which announces nothing by itself.
+    """Whether the standard library calls `fork_exec` here, which itself raises no audit event.
 
     `subprocess.Popen` has raised an audit event before; `multiprocessing` starts a Python for itself.
     """
-    while frame.f_code.co_filename.startswith(PACKAGE) and frame.f_back is not None:  # what watches it
+    while frame.f_code.co_filename.startswith(PACKAGE) and frame.f_back is not None:  # the code that watches it
         frame = frame.f_back
     code = frame.f_code
     if code.co_name == _EXECUTES and ids.is_stdlib_file(code.co_filename):
@@ -135,7 +135,7 @@ def _is_below_multiprocessing(frame: FrameType) -> bool:
 
 
 def is_importing(frame: FrameType | None) -> bool:
-    """Whether code is being loaded here, for an `import` of the agent's or of nobody's."""
+    """Whether code is being loaded here by an `import`, and not opened by the agent."""
     for _ in range(FRAMES_MAX):
         if frame is None or frame.f_code.co_filename.startswith("<frozen importlib"):
             return True
@@ -172,6 +172,6 @@ def _is_watching(frame: FrameType) -> bool:
 
 
 def describe_library(name: Any) -> str:
-    """The C library, which can do everything; '' for a library of the agent's own, which computes."""
+    """The C library, which can do anything; '' for the agent's own library, which only computes."""
     text = "" if name is None else os.path.basename(os.fsdecode(name))  # noqa: PTH119 -- any text
     return "the C library" if name is None or text.startswith(("libc.", "libc-", "libSystem")) else ""

@@ -1,4 +1,4 @@
-"""The variables of a process that is recorded: all are its own, and a replay's are in its session's."""
+"""The variables of a process that is recorded: all are its own; a replay's are in its session."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 
 class OwnEnvironment:
-    """Nothing was put into it; see `RecordedEnvironment`."""
+    """An environment to which nothing was added; see `RecordedEnvironment`."""
 
     def __init__(self) -> None:
         self.given: dict[str, str] = {}
 
     def withhold(self, environ: Any) -> Any:
-        """None: a program is given what there is."""
+        """None: a program inherits the environment unchanged."""
         return None
 
     def find_in_request(self, url: str, headers: Iterable[tuple[str, str]]) -> Uses | None:
@@ -25,8 +25,8 @@ class OwnEnvironment:
         return None
 
     def set_aside(self) -> Any:
-        """A block like any other."""
+        """A block without effect."""
         return nullcontext()
 
     def read_file(self, path: str) -> None:
-        """No-op: what it sets is nowhere else."""
+        """No-op: no variables were added that it could override."""

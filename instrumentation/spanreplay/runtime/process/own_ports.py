@@ -1,4 +1,4 @@
-"""Ports of loopback that this process itself serves."""
+"""Loopback ports that this process itself serves."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ _LOCAL_NAMES: Final = frozenset({"", "localhost", "localhost.localdomain", "ip6-
 
 _ports: set[int] = set()
 _asked: set[int] = set()
-"""Those of them that this process has asked itself."""
+"""The ports that this process has sent requests to itself."""
 _of_units: set[int] = set()
-"""Those whose requests are runs of their own: who asks there is another run."""
+"""The ports whose requests are separate runs, so that their client is another run."""
 _native: set[int] = set()
-"""Ports that a server below the interpreter listens at: asking it is a call like any other, where calls are known."""
+"""Ports of servers below the interpreter: a request to one is an ordinary call, if such calls are known."""
 
 
 def note_served(port: int) -> None:
-    """This process listens at a port; of more than PORTS_MAX none is kept."""
+    """Note that this process listens at a port; only the first PORTS_MAX are kept."""
     if len(_ports) < PORTS_MAX:
         _ports.add(port)
 
 
 def serves() -> bool:
-    """Whether this process serves any port of loopback."""
+    """Whether this process serves any loopback port."""
     return bool(_ports)
 
 
 def is_own(host: str, port: int | None) -> bool:
-    """Whether a server of this process listens there; only its loopback addresses are looked at."""
+    """Whether a server of this process listens there; only its loopback addresses are considered."""
     return bool(_ports) and port in _ports and host.strip("[]").lower() in _LOOPBACK
 
 
 def note_native(port: int) -> None:
-    """A server below the interpreter listens at a port; of more than PORTS_MAX none is kept."""
+    """Note that a server below the interpreter listens at a port; only the first PORTS_MAX are kept."""
     if len(_native) < PORTS_MAX:
         _native.add(port)
 
 
 def connects_to_own(host: str, port: int | None) -> bool:
-    """`asks_own` for a connection of which nobody knows what it asks."""
+    """`asks_own` for a connection whose requests are unknown."""
     if port in _native and host.strip("[]").lower() in _LOOPBACK:
         _asked.add(port)
         return True
@@ -53,7 +53,7 @@ def connects_to_own(host: str, port: int | None) -> bool:
 
 
 def note_units(port: object) -> None:
-    """A request that came in at a port is a run of its own, and so are all others there."""
+    """Note that an incoming request at a port is a run of its own, and so are all others there."""
     if isinstance(port, str) and port.isdecimal():
         port = int(port)
     if isinstance(port, int) and port in _ports:
@@ -61,9 +61,9 @@ def note_units(port: object) -> None:
 
 
 def asks_own(host: str, port: int | None) -> bool:
-    """`is_own` for a request that is about to be made there; `was_asked` knows of it from now on.
+    """`is_own` for a request that is about to be made there; `was_asked` reports it from now on.
 
-    Not where requests are runs of their own: to the one that asks, the answer comes from outside.
+    False if requests there are runs of their own: for the requesting run, the answer comes from outside.
     """
     if port in _of_units or not is_own(host, port):
         return False
@@ -78,7 +78,7 @@ def was_asked(port: int) -> bool:
 
 
 def for_manifest() -> dict[str, bool]:
-    """The member of a manifest that says that this process is a client of its own server."""
+    """The manifest member that says that this process is a client of its own server."""
     return {_MEMBER: True} if _asked else {}
 
 
@@ -88,7 +88,7 @@ def stated(manifest: Mapping[str, object]) -> bool:
 
 
 def is_here(name: str) -> bool:
-    """Whether looking a name up asks nobody: this machine's own names, and addresses."""
+    """Whether looking a name up needs no other machine: this machine's own names, and addresses."""
     return names_itself(name) or is_address(name)
 
 
@@ -112,7 +112,7 @@ def is_address(name: str) -> bool:
 
 
 def forget() -> None:
-    """Know of no server any more: another agent may run in this process now, or this is a forked one."""
+    """Forget all servers: another agent may run in this process now, or this is a forked one."""
     _ports.clear()
     _asked.clear()
     _of_units.clear()

@@ -1,6 +1,6 @@
-"""Which run started this process: handed to a process that records itself in W3C baggage, in its environment.
+"""The run that started this process: passed as W3C baggage in the environment to a process that records itself.
 
-Such a process is a run of its own, whose output the run that started it has recorded: a replay of that one does not
+Such a process is a run of its own. The run that started it has recorded its output, so a replay of that run does not
 start it. (Processes of `multiprocessing` are part of the run instead; see `process_group`.)
 """
 
@@ -20,12 +20,12 @@ _VARIABLE: Final = "BAGGAGE"
 _RUN: Final = "spanreplay.run_id"
 _SEQ: Final = "spanreplay.seq"
 _MARK: Final = str(Path("opentelemetry", "instrumentation", "auto_instrumentation"))
-"""What is on the module path of a process that records itself."""
+"""Part of the module path of a process that records itself."""
 _ID_CHARACTERS: Final = 32
 
 
 def hand_down(crossing: Crossing, environ: Mapping[Any, Any] | None) -> dict[Any, Any] | None:
-    """The environment for a process that this call starts; None if it is to stay what it is."""
+    """The environment for a process that this call starts; None if it is to stay unchanged."""
     given = os.environ if environ is None else environ
     if _MARK not in str(given.get("PYTHONPATH", "")):
         return None
@@ -42,7 +42,7 @@ def hand_down(crossing: Crossing, environ: Mapping[Any, Any] | None) -> dict[Any
 
 
 def read_parent(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """Member for the root's environment that names the run which started this process; {} without one."""
+    """The root environment's member that names the run which started this process; {} without one."""
     text = environ.get(_VARIABLE, "")
     if _RUN not in text:
         return {}

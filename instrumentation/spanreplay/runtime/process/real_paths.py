@@ -1,7 +1,7 @@
-"""Where paths lead, without looking at every folder above them each time.
+"""Resolves paths without looking up every folder above them each time.
 
-A folder that was there once is taken to stay where it is: which of a run's paths are data, code or the machine's is
-asked at every look at a file, and `os.path.realpath` looks at each part of a path.
+A folder that was found once is assumed to stay: every lookup of a file asks which of a run's paths are data, code or
+the machine's, and `os.path.realpath` looks up each part of a path.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _folders: Final[dict[str, str]] = {}
 
 def real_path(path: str) -> str:
     """As `os.path.realpath`."""
-    if ".." in path or "\0" in path:  # only links tell where `..` leads
+    if ".." in path or "\0" in path:  # where `..` leads depends on links
         return os.path.realpath(path)
     folder, name = os.path.split(os.path.abspath(path))  # noqa: PTH100 -- text
     found = os.path.join(real_folder(folder), name)  # noqa: PTH118 -- text
@@ -38,5 +38,5 @@ def real_folder(folder: str) -> str:
 
 
 def forget_folders() -> None:
-    """Look at them anew: another agent may run in this process now."""
+    """Resolve folders again: another agent may run in this process now."""
     _folders.clear()

@@ -1,7 +1,7 @@
-"""Keeps what the agent writes to standard error, as redacted text, while it passes through unchanged.
+"""Keeps the agent's output to standard error, as redacted text, while it passes through unchanged.
 
-A replay compares it where that is asked for (`--compare stderr`). Left out on both sides is what nobody asks about:
-lines of ours and of OpenTelemetry, and what is written inside of a call, which a replay serves instead of running it.
+A replay compares it on request (`--compare stderr`). Excluded on both sides are lines of ours and of OpenTelemetry, and
+output written inside a call, which a replay serves instead of running it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SAYS: Final = guard.write_stderr.__code__
 
 
 def _is_ours(frame: FrameType | None) -> bool:
-    """Whether a line is written here by this package, or for a log record of ours or of OpenTelemetry's."""
+    """Whether this package writes a line here, or a log record of ours or of OpenTelemetry's causes it."""
     for _ in range(_FRAMES_MAX):
         if frame is None:
             return False
@@ -44,14 +44,14 @@ def _is_inside() -> bool:
 
 
 class ErrorOutput:
-    """Wraps `sys.stderr.buffer.write`. What programs and C code write to the descriptor is not seen."""
+    """Wraps `sys.stderr.buffer.write`. Output that programs and C code write to the descriptor is not seen."""
 
     def __init__(self) -> None:
         self._kept = KeptOutput(config.STDERR_BYTES_MAX)
         self._buffer: Any = None
 
     def install(self) -> None:
-        """Start keeping, where standard error has a buffer of its own."""
+        """Start keeping, if standard error has a buffer of its own."""
         buffer = getattr(sys.__stderr__, "buffer", None)
         if buffer is None or not hasattr(buffer, "__dict__"):
             return
@@ -73,7 +73,7 @@ class ErrorOutput:
             self._buffer = None
 
     def summarize(self, redactor: RunRedactor, *, flushes: bool = True) -> dict[str, Any]:
-        """What was written, as `OutputCapture.summarize` says it; {} where nothing could be kept."""
+        """The output in the form of `OutputCapture.summarize`; {} if nothing could be kept."""
         if self._buffer is None:
             return {}
         return self._kept.summarize(redactor, (sys.stderr, sys.__stderr__) if flushes else ())

@@ -1,4 +1,4 @@
-"""Captures what the process writes to standard output, byte for byte, while it passes through unchanged."""
+"""Captures the process's standard output, byte for byte, while it passes through unchanged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def _comes_through(frame: FrameType | None) -> bool:
-    """Whether a text that is written here was given to the object in `sys.stdout`'s place."""
+    """Whether a text written here was passed to the object that replaces `sys.stdout`."""
     for _ in range(_FRAMES_MAX):
         if frame is None:
             return False
@@ -33,24 +33,25 @@ def _comes_through(frame: FrameType | None) -> bool:
 
 
 class OutputCapture:
-    """Wraps `sys.stdout.buffer.write`, below the text layer, and `sys.stdout.write`, where it is known who writes.
+    """Wraps `sys.stdout.buffer.write`, below the text layer, and `sys.stdout.write`, where the writer is known.
 
-    `sys.stdout` stays the same object. What child processes and C code write straight to the descriptor is not seen.
+    `sys.stdout` remains the same object. Output that child processes and C code write straight to the descriptor is not
+    seen.
     """
 
     def __init__(self) -> None:
         self._kept = KeptOutput(config.STDOUT_BYTES_MAX)
         self._errors = ErrorOutput()
         self.flushes = True
-        """Whether what the streams hold back is written first; a process that dies of a signal loses it."""
+        """Whether the streams' buffers are flushed first; a process that dies of a signal loses them."""
         self._buffer: Any = None
         self._stdout: Any = None
         self._real: Any = None
         self._held_by: LockOrder | None = None
-        """The order of threads in which texts may wait for their turn."""
+        """The lock acquisition order in which texts may wait for their turn."""
 
     def install(self) -> bool:
-        """Start capturing; False if standard output has no buffer of its own (already replaced)."""
+        """Start capturing; return False if standard output has no buffer of its own (already replaced)."""
         stdout = sys.__stdout__
         buffer = getattr(stdout, "buffer", None)
         if stdout is None or buffer is None or not hasattr(buffer, "__dict__"):
@@ -82,11 +83,13 @@ class OutputCapture:
 
     @property
     def is_replaced(self) -> bool:
-        """Whether the agent has put another object in the place of `sys.stdout`."""
+        """Whether the agent has replaced `sys.stdout`."""
         return sys.stdout is not self._stdout
 
     def write(self, text: str, times: int = 1) -> Any:
-        """`sys.stdout.write`: in a replay when it is this thread's turn; it stands for so many recorded writes."""
+        """`sys.stdout.write`; in a replay, on this thread's turn. `times` is the number of recorded writes it stands
+        for.
+        """
         real = self._real if self._real is not None else sys.stdout.write
         run = active_run()
         if run is None:
@@ -104,12 +107,12 @@ class OutputCapture:
         return count
 
     def note(self, text: str) -> None:
-        """Take in what reached the user past `sys.stdout`, such as a prompt on a console."""
+        """Note output that reached the user without passing `sys.stdout`, such as a prompt on a console."""
         raw = text.encode("utf-8", "backslashreplace")
         self._kept.add(raw, len(raw))
 
     def summarize(self, redactor: RunRedactor) -> dict[str, Any]:
-        """What was written: bytes, redacted text and a hash; {} where nothing could be kept."""
+        """The output as size in bytes, redacted text and a hash; {} if nothing could be kept."""
         if self._buffer is None:
             return {}
         if self._held_by is not None:

@@ -1,4 +1,4 @@
-"""Where a run happens that is a part of a process: whose folders, and which of them have another name each time."""
+"""Where a run happens that is a part of a process: its folders, and which of them have a new name each time."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
     from spanreplay.runtime.run import Run
 
 _RUNNERS: Final = (owners.RUNNERS,)
-"""Their caches and results are the world's."""
+"""Their caches and results are not the run's."""
 _BETWEEN: Final = tuple(
     os.path.join(PACKAGE, *each, "")  # noqa: PTH118 -- as frames name it
     for each in (("seams", "machine"), ("replayer",), ("runtime", "caller"), ("runtime", "process"))
 )
-"""What stands between a function of `os` and who calls it; where others of ours ask, it is for the run."""
+"""Code that stands between a function of `os` and its caller; other code of ours acts for the run."""
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a test runner knows about the folders of a test; a process of its own has none of it."""
+    """A test runner's knowledge about the folders of a test; empty for a run that has its own process."""
 
     directory: str = ""
-    """Paths are named from here; '' is the working directory. It is code too, with all below it."""
+    """Paths are relative to this folder; '' is the working directory. It is code too, with everything below it."""
     aliases: Mapping[str, str] = field(default_factory=dict)
-    """Whole path of a folder → its name in a recording, for folders that are made anew each time."""
+    """Whole path of a folder → its name in a recording, for folders that are created anew each time."""
     is_test: bool = False
     """Whether the command line is the test runner's, and says nothing about the run."""
 
@@ -55,7 +55,7 @@ class Surroundings:
         return path
 
     def path(self, name: str) -> str:
-        """The path of a name here: what `name` made of it is undone."""
+        """The path of a name here; the inverse of `name`."""
         for folder, alias in self.aliases.items():
             if name == alias or name.startswith(alias + os.sep):
                 return folder + name[len(alias) :]
@@ -71,7 +71,7 @@ _aside: Final = _Aside()
 
 @contextmanager
 def set_aside() -> Iterator[None]:
-    """A block whose files are no part of the run: a fixture that is set up while its test runs."""
+    """A block whose files are not part of the run: a fixture that is set up while its test runs."""
     _aside.depth += 1
     try:
         yield
@@ -80,7 +80,7 @@ def set_aside() -> Iterator[None]:
 
 
 def watch_outside(run: Run) -> Callable[[], bool]:
-    """A function that says whether what runs now is no part of a run that began in this thread, now."""
+    """A function that tells whether the running code is outside a run that begins in this thread, now."""
     older = frozenset(t.ident for t in threading.enumerate()) - {threading.get_ident()}
     has_runner = any(name in sys.modules for name in ("_pytest", "coverage"))
 
@@ -97,7 +97,7 @@ def watch_outside(run: Run) -> Callable[[], bool]:
 
 
 def _is_runner() -> bool:
-    """Whether a test runner itself asks here, with nothing of the agent between."""
+    """Whether a test runner itself acts here, with none of the agent's code in between."""
     frame = sys._getframe(2)
     for _ in range(FRAMES_MAX):
         name = frame.f_code.co_filename
@@ -117,7 +117,7 @@ FILES, DIRECTORIES = "files", "directories"
 
 
 def made_by(manifest: Mapping[str, Any], surroundings: Surroundings) -> Iterator[str]:
-    """The files and directories that a recorded run made where nothing was before, as whole names."""
+    """The files and directories that a recorded run made where nothing existed before, as whole names."""
     files, made = manifest.get(FILES), manifest.get(DIRECTORIES)
     names = [n for n, f in files.items() if isinstance(f, dict) and f.get("new")] if isinstance(files, dict) else []
     names += [str(each) for each in made] if isinstance(made, list) else []
@@ -128,6 +128,6 @@ def made_by(manifest: Mapping[str, Any], surroundings: Surroundings) -> Iterator
 
 
 def find_shown(name: str, surroundings: Surroundings) -> str:
-    """The whole path of a name that `Written.show` gave."""
+    """The whole path of a name that `Written.show` returned."""
     base = os.path.realpath(surroundings.directory or os.getcwd())  # noqa: PTH109 -- text
     return os.path.normpath(os.path.join(base, surroundings.path(name)))  # noqa: PTH118 -- text

@@ -1,4 +1,4 @@
-"""Temporary files as the standard library removes them."""
+"""The standard library's removal of temporary files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from spanreplay.runtime.patches import Patches
 
 
 def replace_unlink(patches: Patches, closer: Any) -> None:
-    """Have temporary files removed by `os.unlink` as it is now, not as it was when `tempfile` was imported."""
+    """Have temporary files removed by the current `os.unlink`, not by the one from when `tempfile` was imported."""
     for name in ("close", "cleanup"):
         real = vars(closer).get(name)
         if real is not None and "unlink" in real.__code__.co_varnames[: real.__code__.co_argcount]:

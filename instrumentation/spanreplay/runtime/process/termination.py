@@ -1,7 +1,7 @@
-"""SIGTERM where the program leaves it to the system: the run ends first, then the process ends by the signal.
+"""SIGTERM with its default disposition: the run ends first, then the process ends by the signal.
 
-To the program its disposition is the default one: `signal.getsignal` and `signal.signal` say so, a handler of its own
-takes our place, and the parent process sees the same status. Python runs our handler between two steps of the main
+The program still sees the default disposition: `signal.getsignal` and `signal.signal` report it, a handler of its own
+replaces ours, and the parent process sees the same status. Python runs our handler between two bytecodes of the main
 thread, so native code that does not return delays the end.
 """
 
@@ -37,9 +37,9 @@ class Termination:
         self._done: Any = None
 
     def install(self, patches: Patches) -> None:
-        """Stand in for the default disposition, now and whenever the program goes back to it."""
+        """Stand in for the default disposition, now and whenever the program restores it."""
         if threading.current_thread() is not threading.main_thread():
-            return  # only the main thread may
+            return  # only the main thread may set handlers
         patches.wrap(signal, "signal", self._set_by_program)
         patches.wrap(signal, "getsignal", self._hide)
         if signal.getsignal(_SIGNAL) is signal.SIG_DFL:
@@ -47,9 +47,10 @@ class Termination:
 
     @staticmethod
     def leave_to_system() -> None:
-        """Give the signal back in a process that is a part of another one's run, and has nothing to finish here.
+        """Restore the signal in a process that is a part of another one's run, and has nothing to finish here.
 
-        A signal that comes just before a wait runs no handler until that wait is over, and would not end the process.
+        A signal that comes just before a wait runs no handler until that wait is over, so our handler would not end the
+        process.
         """
         if isinstance(getattr(_signal.getsignal(_SIGNAL), "__self__", None), Termination):
             _signal.signal(_SIGNAL, _signal.SIG_DFL)
@@ -64,7 +65,7 @@ class Termination:
         return signal.SIG_DFL if found == self._end else found
 
     def _end(self, number: int, frame: FrameType | None) -> None:
-        """The handler. If the main thread holds a lock that is needed now, it goes on up to the agent's next line."""
+        """The handler. If the main thread holds a lock that `finish` needs, it goes on until the agent's next line."""
         if self._done is None and guard.guarded("the end by a signal", self._finish_elsewhere):
             if self._is_done(_AT_ONCE_MS) or not guard.guarded("the end by a signal", self._hold_agent, frame):
                 self._die()
@@ -76,7 +77,7 @@ class Termination:
         os.kill(os.getpid(), _SIGNAL)
 
     def _finish_elsewhere(self) -> bool:
-        """Finish in a thread of our own; whatever becomes of it, the signal comes again in time."""
+        """Finish in a thread of our own; whatever happens to it, the signal is sent again in time."""
         self._done = done = _thread.allocate_lock()
         done.acquire()
 
@@ -102,7 +103,7 @@ class Termination:
         return True
 
     def _hold_agent(self, frame: FrameType | None) -> bool:
-        """Keep the agent's own code from going on: its next line waits for the end of the process."""
+        """Stop the agent's own code: its next line waits for the end of the process."""
 
         def hold(found: FrameType, event: str, argument: Any) -> Any:
             if ids.is_agent_file(found.f_code.co_filename):

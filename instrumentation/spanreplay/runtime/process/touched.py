@@ -1,4 +1,4 @@
-"""Which paths this process has made, changed or removed itself: what it learns of those is no input."""
+"""Paths that this process itself has made, changed or removed: reading those is not input."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NOT_LAST: Final = ("", os.curdir, os.pardir)
 
 
 def place_of(path: str) -> str:
-    """The whole name of a path; a link at its end is meant itself."""
+    """The whole name of a path; a link at its end is not followed."""
     folder, name = os.path.split(os.path.abspath(path))  # noqa: PTH100 -- text
     return os.path.join(real_folder(folder), name)  # noqa: PTH118 -- text
 
@@ -24,7 +24,7 @@ class Touched:
     def __init__(self) -> None:
         self._names: dict[str, set[str]] = {}
         self._last: set[str] = set()
-        """The last parts of all of them: most paths that are asked for have another."""
+        """The last parts of all paths, a fast filter: most lookups have another."""
         self._made: set[str] = set()
         self._left = PATHS_MAX
         self._lock = make_lock()
@@ -35,7 +35,7 @@ class Touched:
         return self._left <= 0
 
     def add(self, path: str) -> None:
-        """A path is about to be made, changed or removed."""
+        """Note that a path is about to be made, changed or removed."""
         folder, name = os.path.split(place_of(path))
         with self._lock:
             names = self._names.setdefault(folder, set())
@@ -45,14 +45,16 @@ class Touched:
                 self._left -= 1
 
     def add_directory(self, path: str) -> None:
-        """A directory is about to be made where nothing is."""
+        """Note that a directory is about to be made where nothing exists."""
         self.add(path)
         with self._lock:
             if len(self._made) < PATHS_MAX:
                 self._made.add(place_of(path))
 
     def has(self, path: str) -> bool:
-        """Whether the process has touched a path itself: where a link leads is not the same on another machine."""
+        """Whether the process has touched a path itself; a link is not followed, as it may lead elsewhere on another
+        machine.
+        """
         last = path.rpartition(os.sep)[2]
         if not self._names or (last not in self._last and last not in _NOT_LAST):
             return False

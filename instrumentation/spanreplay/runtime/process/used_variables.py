@@ -1,9 +1,10 @@
-"""Which environment variables and `.env` files a run has used, in redacted form: a replay gives them to an agent that
-lacks them.
+"""Environment variables and `.env` files that a run has used, redacted: a replay provides them to an agent that lacks
+them.
 
-A variable is used when the agent, or a library that works for it, reads it by name. Who copies the whole environment
-(`dict(os.environ)`, `os.environ.items()`, pydantic-settings) has used only the names that the agent's source mentions.
-What is kept is the value with which the run began: what the agent sets by itself, it sets in a replay too.
+A variable is used when the agent, or a library that works for it, reads it by name. Code that copies the whole
+environment (`dict(os.environ)`, `os.environ.items()`, pydantic-settings) has used only the names that the agent's
+source mentions. The kept value is the one with which the run began: variables that the agent sets itself, it sets in a
+replay too.
 """
 
 from __future__ import annotations
@@ -34,26 +35,26 @@ ENV_FILES: Final = "env_files"
 """Member of the manifest: files that set variables, each with its place, times and redacted content."""
 CODE, CWD = "code", "cwd"
 NAMES_MAX: Final = 500
-"""Of variables that were set, and of those that were not: frameworks look for hundreds of settings that nobody has."""
+"""Limit for variables that were set, and for those that were not: frameworks look for hundreds of unset settings."""
 VALUE_CHARACTERS_MAX: Final = 32 * 1024
 FILES_MAX: Final = 10
 FILE_BYTES_MAX: Final = 64 * 1024
 _COPIES_MAX: Final = 20
 _PASSES_MAX: Final = 8
-"""Passes of one thread that are kept in mind: open inside of each other, and ended."""
+"""How many passes of one thread are remembered: nested open ones, and ended ones."""
 _SOURCES_MAX: Final = 200
 _SOURCE_BYTES_MAX: Final = 1024 * 1024
 _MACHINE: Final = re.compile(
     r"HOME|PWD|OLDPWD|SHELL|SHLVL|TERM|TMPDIR|TEMP|TMP|LANG|LANGUAGE|VIRTUAL_ENV|DISPLAY|BAGGAGE|TRACEPARENT|TRACESTATE"
     r"|_|PATH|(?:LC|LD|DYLD|XDG|SSH|DBUS|PYTEST|OTEL|SPANREPLAY)_.*|PYTHON.*|.*_(?:PROXY|proxy)|SSL.*|.*CA_BUNDLE"
 )
-"""What says where things lie on this machine and how it is connected: another machine has its own, or none."""
+"""Variables that describe this machine's folders and network: another machine has its own, or none."""
 _ENV_FILE: Final = re.compile(r"\.env|\.env\..+|.+\.env")
 _SDKS: Final = (owners.MODEL_SDKS, owners.SERVERS, owners.compile_row("aiobotocore boto3 botocore"))
 """Plumbing that reads its keys, or its application's settings, from variables."""
 _WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LITERAL: Final = re.compile(r'"((?:[^"\\]|\\.)*)"(\s*:)?')
-"""A text of JSON; with a second group it is a name."""
+"""A JSON string; if the second group matches, it is a name."""
 _PREFIX_CHARACTERS_MIN: Final = 3
 ASSIGNMENT: Final = re.compile(
     r"(?m)^(?P<before>[ \t]*(?:export[ \t]+)?(?P<name>[\w.-]+)[ \t]*=[ \t]*)(?P<value>[^\n]*)"
@@ -68,7 +69,7 @@ def is_env_file(path: str) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def may_be_given(name: str) -> bool:
-    """Whether a variable may come from another machine."""
+    """Whether a variable may be taken over from another machine."""
     return bool(name) and _MACHINE.fullmatch(name) is None
 
 
@@ -95,11 +96,11 @@ class Copy:
         self.is_known = False
 
     def has(self, name: object) -> bool:
-        """Whether this very text came from the pass, and was not written by who reads."""
+        """Whether this very string object came from the pass, rather than from the reader's own code."""
         return self._names.get(id(name)) is name
 
     def read(self, name: str) -> None:
-        """A value was read by a name that came from the pass."""
+        """Note that a value was read by a name from the pass."""
         self._read.add(name)
 
     @property
@@ -129,20 +130,20 @@ def is_passed(name: object) -> bool:
 
 
 def go_through(names: list[str]) -> Iterator[str]:
-    """The names, which somebody goes through in this thread."""
+    """Yield the names to a pass in this thread."""
     copied, here, ended = Copy(names), _passes.open, _passes.ended
     here.append(copied)
     del here[:-_PASSES_MAX]
     try:
         yield from names
-    finally:  # perhaps in another thread, which collects it
+    finally:  # perhaps in another thread, if that collects the generator
         if copied in here:
             here.remove(copied)
         ended.append(copied)
 
 
 class UsedVariables:
-    """What one run has used so far. Thread-safe: single operations on dictionaries."""
+    """The variables and files that one run has used so far. Thread-safe: single operations on dictionaries."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -153,7 +154,7 @@ class UsedVariables:
         self._files: dict[str, dict[str, Any]] = {}
 
     def read(self, name: object, frame: FrameType) -> None:
-        """A variable is read in this frame."""
+        """Note that a variable is read in this frame."""
         copied = _passes.find(name)
         if copied is not None and isinstance(name, str):
             copied.read(name)
@@ -166,11 +167,13 @@ class UsedVariables:
             self.add([text])
 
     def is_settled(self, name: str) -> bool:
-        """Whether another reading of a variable by its name adds nothing."""
+        """Whether further readings of a variable by its name add nothing."""
         return name in self._names or not may_be_given(name)
 
     def add(self, names: Iterable[str]) -> None:
-        """These variables are used; what the name of one says to be secret is redacted from now on wherever it is."""
+        """Note that these variables are used; if a name marks its value as secret, the value is redacted everywhere
+        from now on.
+        """
         for name in names:
             if name in self._names or not may_be_given(name):
                 continue
@@ -190,7 +193,7 @@ class UsedVariables:
         return session is None or VARIABLES in session.recording.root.manifest
 
     def read_file(self, path: str, is_data: bool) -> None:
-        """A file is read that is no call; one that sets variables is kept. `is_data`: it is a call after all."""
+        """Keep a `.env` file that is read outside every call; `is_data`: the read is a call after all."""
         if self._run.session is not None or is_data or not is_env_file(path) or len(self._files) >= FILES_MAX:
             return
         with unwatched():
@@ -198,7 +201,7 @@ class UsedVariables:
             is_own = self._run.written is not None and self._run.written.has(whole)
             if whole in self._files or is_own or not os.path.isfile(whole):  # noqa: PTH113 -- text
                 return
-            with open(whole, "rb") as source:  # noqa: PTH123 -- ours: nobody's call
+            with open(whole, "rb") as source:  # noqa: PTH123 -- our own read, not a call
                 content = source.read(FILE_BYTES_MAX + 1)
                 found = os.fstat(source.fileno())
         if len(content) <= FILE_BYTES_MAX:
@@ -225,7 +228,9 @@ class UsedVariables:
 
 
 def clean_variable(redactor: Any, name: str, value: str) -> str:
-    """The redacted value of a variable, by its name too; in JSON all that looks like a credential is hidden."""
+    """The redacted value of a variable, also by its name; in JSON every string that looks like a credential
+    is hidden.
+    """
     clean: Any = redactor.value({name: value})
     text = str(clean[name] if isinstance(clean, dict) and name in clean else clean)
     if text.lstrip()[:1] not in ("{", "["):
@@ -240,7 +245,9 @@ def clean_variable(redactor: Any, name: str, value: str) -> str:
 
 
 def clean_env_text(redactor: Any, text: str) -> str:
-    """The content of a `.env` file, redacted: what is secret by itself first, then what a name says to be."""
+    """The content of a `.env` file, redacted: values that are secret by themselves first, then those with a secret's
+    name.
+    """
 
     def clean(line: re.Match[str]) -> str:
         value = line["value"].rstrip()
@@ -255,7 +262,7 @@ def clean_env_text(redactor: Any, text: str) -> str:
 
 
 def _place(run: Run, path: str) -> dict[str, str]:
-    """Where a file lies, seen from the agent's script, else from where it works."""
+    """Where a file lies, relative to the agent's script or else its working directory."""
     folders = run.environment.get("folders")
     known: Mapping[str, str] = folders if isinstance(folders, Mapping) else {}
     base = CODE if known.get(CODE) else CWD
@@ -263,7 +270,7 @@ def _place(run: Run, path: str) -> dict[str, str]:
 
 
 def find_mentioned(first: Mapping[str, str], sources: Iterable[str]) -> list[str]:
-    """The variables whose name, in whatever letters, or whose prefix with its `_` stands in one of these texts."""
+    """The variables whose name (ignoring case), or whose prefix including `_`, appears in one of these texts."""
     words = {word.lower() for text in sources for word in _WORD.findall(text)}
     starts = tuple(w for w in words if w.endswith("_") and len(w) >= _PREFIX_CHARACTERS_MIN and w.strip("_"))
     return sorted(name for name in first if name.lower() in words or name.lower().startswith(starts))
@@ -271,7 +278,7 @@ def find_mentioned(first: Mapping[str, str], sources: Iterable[str]) -> list[str
 
 def _read_sources() -> Iterator[str]:
     """The agent's own source files that are loaded."""
-    modules: list[object] = list(sys.modules.values())  # anything may stand there
+    modules: list[object] = list(sys.modules.values())  # `sys.modules` may contain anything
     files: dict[str, None] = {}
     for module in modules:
         known = module.__dict__ if isinstance(module, ModuleType) else {}

@@ -9,6 +9,6 @@ class Uses(NamedTuple):
     """Variables, or files, of the recording that a request uses; '' for none."""
 
     server: str
-    """What names the server that it goes to."""
+    """The variable that names the request's server."""
     credential: str
-    """What the token in a header of credentials stands for; such a header is not written down."""
+    """The variable for the token in a credentials header; such a header is not recorded."""

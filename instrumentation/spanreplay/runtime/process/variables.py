@@ -1,7 +1,8 @@
-"""The environment that a program is given, in words that hold on another machine: what is not simply handed on.
+"""The environment that a program is given, as differences from the inherited one that hold on another machine.
 
-A variable is compared by its value where that is not the one with which the run's process began, and by its name where
-the agent lists few. A value that contains the inherited one (`PATH`) is written with the variable's name in its place.
+A variable is compared by value if that differs from the one with which the run's process began, and by name if the
+agent passes only a few. A value that contains the inherited one (`PATH`) is written with the variable's name in its
+place.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ _OUR_NAMES: Final = frozenset({"BAGGAGE", "TRACEPARENT", "TRACESTATE", "PYTHONHA
 _MODULE_PATH: Final = "PYTHONPATH"
 _OUR_FOLDERS: Final = ("auto_instrumentation", os.path.join("spanreplay", *BOOT_PARTS))  # noqa: PTH118 -- text
 _VALUE_CHARACTERS_MIN: Final = 3
-"""A shorter inherited value is found in others by chance."""
+"""A shorter inherited value may be contained in others by chance."""
 
 
 def describe_variables(given: Mapping[Any, Any] | None, first: Mapping[str, str]) -> dict[str, Any]:
-    """How a program's environment differs from `first`; {} where it does not."""
+    """How a program's environment differs from `first`; {} if it does not."""
     now = clean_environ(os.environ if given is None else given)
     before = clean_environ(first)
     kept = [name for name in before if now.get(name) == before[name]]
