@@ -21,9 +21,7 @@ class Patches:
     def __init__(self) -> None:
         self._undo: list[tuple[Any, str, Any]] = []
         self.beside = 0
-        """How many attributes other tools patched for this; they restore these themselves, using the state they left
-        here.
-        """
+        """How many more attributes a nested `Patches` has patched; one entry here undoes them all."""
 
     @property
     def total(self) -> int:

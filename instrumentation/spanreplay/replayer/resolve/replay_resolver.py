@@ -1,4 +1,4 @@
-"""The calls of a run while it is replayed: the session answers them, and what is missing ends the replay."""
+"""The resolver of a run that is being replayed: the session answers its calls, and a missing answer ends the replay."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class ReplayResolver:
 
     @property
     def variables(self) -> RecordedEnvironment:
-        """The recorded ones."""
+        """The recorded variables."""
         return self.answers.recorded_env
 
     @property
     def environment(self) -> Mapping[str, Any]:
-        """The recorded run's."""
+        """The recorded run's environment."""
         return self.answers.recording.root.env
 
     # ── calls ───────────────────────────────────────────────────────────────────────────────────────
@@ -56,7 +56,7 @@ class ReplayResolver:
         raise self.answers.at_hole(miss or hole)
 
     def broken(self, message: str) -> ReplayMiss:
-        """The error, which the verdict has."""
+        """The error, which is noted for the verdict."""
         return self.answers.broken(message)
 
     def overrun(self, crossing: Any) -> ReplayMiss:

@@ -57,22 +57,26 @@ class KeptOrder:
         return True
 
     def set_timer(self, name: str, loop: Any, call: tuple[Any, Any, Any], *, may_be_early: bool) -> Any:
-        """Set a timer that fires when it did; the loop's own where the recording says nothing about it."""
+        """Set a timer that fires when it fired in the recording; the loop's own if the recording says
+        nothing about it.
+        """
         wrapped, args, kwargs = call
         (when, callback, *rest), clock = args, clock_of(loop)
         handle = None if clock is None else clock.make_timer(name, when, callback, rest, kwargs.get("context"))
         return wrapped(*args, **kwargs) if handle is None else handle
 
     def set_deadline(self, name: str, deadline: Deadline) -> Any:
-        """Set a deadline, which has passed if it had when recorded, and else has not."""
+        """Set a deadline that has passed if, and only if, it had passed when recorded."""
         clock = clock_of_running_loop()
         return deadline.set() if clock is None else clock.set_deadline(name, deadline)
 
     def pass_deadline(self, name: str) -> None:
-        """No-op: it is none that the recording knows of."""
+        """No-op: the recording does not know this deadline."""
 
     def hand_over(self, name: str, loop: Any, call: tuple[Any, Any, Any]) -> Any:
-        """Have the loop come to it between the same two steps again; when it does where the recording has it not."""
+        """Have the loop run it between the same two steps as when recorded, or at any time if the recording does not
+        say.
+        """
         wrapped, (callback, *rest), kwargs = call
         clock, gate = clock_of(loop), self._gate
         is_known = clock is not None and not gate.is_open and not loop.is_closed()
@@ -82,13 +86,13 @@ class KeptOrder:
         return clock.hand_over(number, callback, rest, kwargs.get("context"))
 
     def ask_loop(self, ask: Callable[[Any], Any], function: Any, *, is_async: bool) -> Any:
-        """Ask; the loop says when it is done that the thread is about to go on."""
+        """Ask; when the loop is done, it announces that the thread is about to go on."""
         with self._gate.census.waiting_elsewhere() as end:
             return ask(thread_waits.ending_with(end, function, is_async=is_async))
 
     # ── threads that event loops' libraries use again ───────────────────────────────────────────────
     def lend(self, start: Callable[..., None], cache: Any, job: tuple[Any, ...]) -> None:
-        """Give the call to the thread that it had."""
+        """Give the call to the thread that ran it when recorded."""
         borrowed_threads.lend(cache, self._gate, start, job)
 
     def bind(self, thread: Any) -> None:

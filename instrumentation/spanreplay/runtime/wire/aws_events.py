@@ -43,7 +43,7 @@ class AwsEvent:
 
     @property
     def name(self) -> str:
-        """`contentBlockDelta`, `chunk`, …; of an exception, its name."""
+        """`contentBlockDelta`, `chunk`, …; for an exception, its name."""
         return self.headers.get(":event-type") or self.headers.get(":exception-type") or "event"
 
 
@@ -52,12 +52,12 @@ class _Malformed(ValueError):
 
 
 def is_event_stream(headers: Iterable[tuple[str, str]]) -> bool:
-    """Whether a response's headers announce such a body."""
+    """Whether a response's headers announce an event stream."""
     return any(name.lower() == "content-type" and value.lower().startswith(MEDIA_TYPE) for name, value in headers)
 
 
 def split_events(body: bytes) -> tuple[list[AwsEvent], bytes] | None:
-    """The whole messages of a body and the unfinished bytes behind them; None if the bytes can't be told so."""
+    """The complete messages of a body and the unfinished bytes after them; None if the body can't be split exactly."""
     events: list[AwsEvent] = []
     position = 0
     try:
@@ -106,13 +106,13 @@ def join_event(event: AwsEvent) -> bytes:
 
 
 class _Reading(NamedTuple):
-    """A message as a server-sent event: `inner` is its JSON, between what is put around it."""
+    """A message as a server-sent event: `before`, its JSON `inner`, `after`."""
 
     before: str
     inner: str
     after: str
     wrapper: dict[str, Any] | None
-    """The payload whose `bytes` the inner JSON is."""
+    """The payload whose `bytes` member holds the inner JSON."""
 
 
 def _read(event: AwsEvent) -> _Reading:
@@ -142,19 +142,19 @@ def _unwrap(wrapper: dict[str, Any] | None) -> str | None:
 
 
 def to_text(event: AwsEvent) -> str:
-    """The message as a server-sent event of its JSON: what a dialect reads, and what is redacted."""
+    """The message's JSON as a server-sent event: the text that dialects read and that is redacted."""
     reading = _read(event)
     return f"{reading.before}{reading.inner}{reading.after}"
 
 
 def read_events(body: bytes) -> list[str]:
-    """The texts of a body's whole messages; none if it is no such body."""
+    """The texts of a body's complete messages; none if it is not an event stream."""
     found = split_events(body)
     return [to_text(event) for event in found[0]] if found is not None else []
 
 
 def rewrite(events: Sequence[AwsEvent], texts: Sequence[str]) -> list[AwsEvent]:
-    """The messages with other texts in them, each of the form of its `to_text`."""
+    """The messages with new texts, each in the form of its `to_text`."""
     made = []
     for event, text in zip(events, texts, strict=True):
         reading = _read(event)
@@ -174,7 +174,7 @@ def _wrap(inner: str, wrapper: dict[str, Any]) -> str:
 
 
 def to_stored(event: AwsEvent) -> list[Any]:
-    """The message as JSON: [headers, payload], or [headers, JSON inside of the payload, what is around it]."""
+    """The message as JSON: [headers, payload], or [headers, JSON inside the payload, the rest of the payload]."""
     reading = _read(event)
     if reading.wrapper is not None and _wrap(reading.inner, reading.wrapper) == event.payload:
         return [event.headers, reading.inner, {k: v for k, v in reading.wrapper.items() if k != "bytes"}]
@@ -182,7 +182,7 @@ def to_stored(event: AwsEvent) -> list[Any]:
 
 
 def from_stored(stored: Sequence[Any]) -> AwsEvent:
-    """The message of `to_stored`."""
+    """The message that `to_stored` encoded."""
     headers, payload, *wrapper = stored
     text = _wrap(str(payload), wrapper[0]) if wrapper else str(payload)
     return AwsEvent({str(k): str(v) for k, v in headers.items()}, text)

@@ -1,6 +1,6 @@
-"""Secrets inside of bytes that are no text: protobuf is rewritten, other formats are searched; fails closed.
+"""Secrets inside bytes that are not text: protobuf is rewritten, other formats are searched; fails closed.
 
-In a binary format the length of a string stands in front of it, so that one can't simply be replaced by its token.
+In a binary format a string is preceded by its length, so a secret can't simply be replaced by its token.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ DEPTH_MAX: Final = 32
 _RUN: Final = re.compile(rb"[\t\n\r\x20-\x7e]{8,}")
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _PREFIX_BYTES_MAX: Final = 2
-"""So many bytes in front of a string may look like text and belong to its length."""
+"""How many bytes in front of a string may look like text but belong to its length."""
 _FRAMED_TYPES: Final = ("grpc", "protobuf")
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 class HoldsSecret(Exception):
-    """Bytes hold a known secret, or what looks like one, where it can't be replaced."""
+    """Bytes contain a known secret, or something like one, where it can't be replaced."""
 
 
 def is_framed(content_type: str) -> bool:
@@ -42,7 +42,7 @@ def is_framed(content_type: str) -> bool:
 
 
 def clean_message(message: bytes, redact: RunRedactor, counts: dict[str, int]) -> bytes:
-    """A message without its secrets, still of its format. Raises: HoldsSecret if that can't be had."""
+    """A message without its secrets, still in its format. Raises: HoldsSecret if that is impossible."""
     if not message:
         return message
     rewritten = _rewrite(message, redact, counts, 0)
@@ -57,7 +57,7 @@ def clean_message(message: bytes, redact: RunRedactor, counts: dict[str, int]) -
 
 
 def clean_sent(message: bytes, redact: RunRedactor, counts: dict[str, int]) -> bytes:
-    """What the agent sent, without its secrets: it is compared and never parsed, so its format may break."""
+    """A body sent by the agent, without its secrets: it is compared and never parsed, so its format may break."""
     try:
         return clean_message(message, redact, counts)
     except HoldsSecret:
@@ -72,7 +72,7 @@ def refuse_secrets(body: bytes, redact: RunRedactor) -> None:
 
 
 def has_control_bytes(chunks: Iterable[bytes]) -> bool:
-    """Whether what looks like text has bytes in it that no text has."""
+    """Whether apparent text contains bytes that no text contains."""
     return any(map(_CONTROL.search, chunks))
 
 
@@ -96,7 +96,7 @@ def _as_text(message: bytes) -> str | None:
 
 # ── Protobuf, without its descriptors ───────────────────────────────────────────────────────────────
 def _rewrite(message: bytes, redact: RunRedactor, counts: dict[str, int], depth: int) -> bytes | None:
-    """The message with its strings redacted and their lengths set right; None if it is no protobuf."""
+    """The message with its strings redacted and their lengths corrected; None if it is not protobuf."""
     made: list[bytes] = []
     position = 0
     while position < len(message):
@@ -123,7 +123,7 @@ def _rewrite(message: bytes, redact: RunRedactor, counts: dict[str, int], depth:
 
 
 def _clean_field(payload: bytes, redact: RunRedactor, counts: dict[str, int], depth: int) -> bytes:
-    """A message, a text or bytes: nothing says which. A message inside is looked for first."""
+    """A message, a text or bytes: the format does not say which. A nested message is tried first."""
     inner = _rewrite(payload, redact, counts, depth + 1) if payload and depth < DEPTH_MAX else None
     if inner is not None and inner != payload:
         return inner
@@ -172,11 +172,11 @@ def _write_varint(value: int) -> bytes:
 
 # ── As JSON ─────────────────────────────────────────────────────────────────────────────────────────
 def stored_bytes(clean: bytes) -> dict[str, str]:
-    """Bytes as JSON: as the text that they are, so that it can be read and searched, else as base64."""
+    """Bytes as JSON: as text if they are text, so that it can be read and searched, else as base64."""
     text = _as_text(clean)
     return {"utf8": text} if text is not None else {"b64": base64.b64encode(clean).decode("ascii")}
 
 
 def unstored_bytes(stored: Any) -> bytes:
-    """The bytes of `stored_bytes`."""
+    """The bytes that `stored_bytes` encoded."""
     return stored["utf8"].encode("utf-8") if "utf8" in stored else base64.b64decode(stored["b64"])

@@ -1,8 +1,8 @@
-"""One HTTP call on its way through a transport library, whatever the library: recorded, or served.
+"""One HTTP call through any transport library: recorded, or served.
 
-A seam opens a call with `begin_call`, tells it what came back (`answered`, `broke`, `returned`, `failed`), or, where
-`is_served`, asks it for what was recorded (`next_reply`, `end_of_body`). The client's own machinery (redirects, hooks,
-cookies, authentication) runs in a replay too: only what is below it is exchanged.
+A seam opens a call with `begin_call` and reports the results (`answered`, `broke`, `returned`, `failed`) or, if
+`is_served`, asks for the recorded ones (`next_reply`, `end_of_body`). The client's own machinery (redirects, hooks,
+cookies, authentication) runs in a replay too: only the layer below it is replaced.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ _STREAM_TYPES: Final = ("event-stream", "eventstream", "ndjson", "stream+json")
 
 
 CHUNK_ENDS: Final = "chunk_ends"
-"""What a reply tells besides, where the agent reads whole chunks of the transfer encoding: the chunks that end one."""
+"""Member of a reply, if the agent reads whole chunks of the transfer encoding: the numbers of the pieces
+that end one.
+"""
 
 
 class Body:
@@ -58,13 +60,15 @@ class Body:
         self.end = ""
         self.error: BaseException | None = None
         self.at = ""
-        """Where a library raised `error`, in words of its seam."""
+        """Where a library raised `error`, in its seam's words."""
         self._call = call
         self._is_joined = False
         self._pieces: list[bytes] = []
 
     def keep(self, piece: bytes, *, is_full: bool = False) -> None:
-        """Note what one read gave. `is_full`: as much as was asked for, so the next read may lie in the same chunk."""
+        """Keep the result of one read. `is_full`: as many bytes as were asked for, so the next read may be in the same
+        chunk.
+        """
         if not piece or self.end or not self._call.has_room(piece):
             return
         if not self._is_joined:
@@ -75,11 +79,11 @@ class Body:
         self._is_joined = is_full
 
     def waiting(self) -> inside_call:
-        """A block in which the network is waited for."""
+        """A block that waits for the network."""
         return self._call.waiting()
 
     def keep_end(self, piece: bytes) -> None:
-        """Note what one read gave, which told that a chunk of the transfer encoding ends there; it may be empty."""
+        """Keep the result of a read that ended a chunk of the transfer encoding; it may be empty."""
         if self.end or not self._call.has_room(piece):
             return
         self._seal()
@@ -89,7 +93,7 @@ class Body:
         self._is_joined = False
 
     def let_go(self) -> None:
-        """Give up what was kept."""
+        """Drop the kept chunks."""
         self._pieces, self.reply.chunks = [], []
 
     def _seal(self) -> None:
@@ -99,7 +103,7 @@ class Body:
             self._pieces = []
 
     def finish(self, end: str, error: BaseException | None = None, *, is_alone: bool = True) -> None:
-        """The body was read to its end (`complete`), broke (`error`) or was left (`closed`); the first word counts.
+        """The body was read to its end (`complete`), broke (`error`) or was left (`closed`); the first report counts.
 
         `is_alone`: the end came in a read of its own, not in that of the last piece.
         """
@@ -112,12 +116,12 @@ class Body:
 
 
 class HttpCall:
-    """One request; every method that is called while recording never raises."""
+    """One request; no method that is called while recording ever raises."""
 
     def __init__(self, describe: Callable[[Run, Any], tuple[Spec, HttpExchange]], *, is_stream: bool) -> None:
         self.is_stream = is_stream
         self.patched: bytes | None = None
-        """The body to send instead, where a plan has changed the request."""
+        """The body to send instead, if a plan has changed the request."""
         self.crossing: Crossing | None = None
         self.is_black_hole = False
         self._describe = describe
@@ -126,20 +130,20 @@ class HttpCall:
         self._is_returned = False
         self._kept_bytes = 0
         self._is_cut = False
-        """Whether the bodies of the responses are larger than what is recorded."""
+        """Whether the bodies of the responses are larger than the limit for recording."""
         self.sent: LargeBody | None = None
-        """The request's body, where it is hashed while it is sent."""
+        """The request's body, if it is hashed while it is sent."""
         self._pending: deque[HttpReply] = deque()
         self._final: HttpReply | None = None
         self._start_ns = ids.monotonic_ns()
         self._so_far = SoFar()
 
     def note_sent(self, body: Taken) -> None:
-        """Keep the body in mind if its hash is known only after it was sent."""
+        """Remember the body if its hash is known only after it was sent."""
         self.sent = body if isinstance(body, LargeBody) and not body.is_whole else None
 
     def open(self, *, is_for_model: bool = False) -> bool:
-        """Enter the call in the run's books; False if it is not recorded. Raises: ReplayMiss."""
+        """Register the call with its run; return False if it is not recorded. Raises: ReplayMiss."""
         self.crossing = begin(self._build_spec, is_for_model=is_for_model)
         if self.crossing is not None and self.crossing.served is not None:
             self._load(self.crossing)
@@ -170,7 +174,7 @@ class HttpCall:
             yield
 
     def waiting(self) -> inside_call:
-        """A block in which the network is waited for: who wakes up there brings what comes, which is no step."""
+        """A block that waits for the network: waking up there delivers an event from outside and is not a step."""
         return inside_call(self.crossing)
 
     # ── recording: what the seam tells ──────────────────────────────────────────────────────────────
@@ -186,7 +190,7 @@ class HttpCall:
         return not self._is_cut
 
     def cut(self, size: int) -> None:
-        """Give up the bodies, which have so many bytes so far; the call says so when it is recorded."""
+        """Drop the bodies, which have `size` bytes so far; the call's record will say so."""
         self._kept_bytes = size
         if not self._is_cut:
             self._is_cut = True
@@ -194,11 +198,11 @@ class HttpCall:
                 body.let_go()
 
     def answered(self, reply: HttpReply) -> Body:
-        """One response has come; there are several where the client follows redirects or authenticates."""
+        """A response has come; there are several if the client follows redirects or authenticates."""
         body = Body(self, reply)
         self._bodies.append(body)
         if self.crossing is not None and self.crossing.clocks:
-            del self.crossing.clocks[1:]  # the bodies of the responses before are no part of the stream
+            del self.crossing.clocks[1:]  # the bodies of earlier responses are not part of the stream
         else:
             self.mark()
         return body
@@ -210,7 +214,7 @@ class HttpCall:
             self._so_far.note(self.crossing, self.elapsed_ms(), self._read_so_far)
 
     def mark_end(self, body: Body) -> None:
-        """A body has ended in a read of its own: that is the last part of the stream."""
+        """A body has ended in a read of its own: the last part of the stream."""
         if self.is_stream and self.crossing is not None and self._bodies and self._bodies[-1] is body:
             self.crossing.mark()
 
@@ -221,7 +225,7 @@ class HttpCall:
         return replace(reply, chunks=reply.chunks[:-1], hops=[body.reply for body in self._bodies[:-1]])
 
     def broke(self, exc: BaseException, at: str = "") -> None:
-        """The network gave no response but this."""
+        """The network failed with this exception instead of a response."""
         body = Body(self, HttpReply(0))
         body.end, body.error, body.at = "error", exc, at
         self._bodies.append(body)
@@ -283,7 +287,7 @@ class HttpCall:
 
     @staticmethod
     def _prefer(exc: BaseException | None, bodies: list[Body]) -> None:
-        """A cancellation that the library turned into its own timeout is recorded as that."""
+        """Record the library's own timeout if it was caused by a cancellation."""
         if bodies and isinstance(exc, Exception) and is_cancellation(bodies[-1].error):
             bodies[-1].error = exc
 
@@ -305,7 +309,7 @@ class HttpCall:
         return reply
 
     def describe_error(self, exc: BaseException) -> dict[str, Any]:
-        """An exception as JSON: class, message and, where it has a codec, all of it."""
+        """An exception as JSON: class, message and, if it can be encoded, the complete exception."""
         cls = type(exc)
         described: dict[str, Any] = {"type": f"{cls.__module__}.{cls.__qualname__}", "message": str(exc)}
         with contextlib.suppress(Unserializable):
@@ -330,7 +334,7 @@ class HttpCall:
         self._final = reply
 
     def swallow(self, method: str, path: str) -> None:
-        """Become another tool's telemetry, which goes nowhere and is told that all is well."""
+        """Treat the call as another tool's telemetry: send nothing and answer that all is well."""
         self.is_black_hole = True
         headers, body = answer_report(method, path)
         self._pending.append(HttpReply(200, "OK", headers=[*headers.items()], chunks=[(0, body)]))
@@ -348,7 +352,7 @@ class HttpCall:
         return RESPONSE if recorded is not None and recorded.clocks else WHOLE
 
     def next_reply(self) -> HttpReply:
-        """The recorded response, when its turn has come. Raises: what was raised, or ReplayMiss."""
+        """Wait for the recorded response's turn and return it. Raises: the recorded exception, or ReplayMiss."""
         if self.crossing is not None and not self._is_returned:
             self._is_returned = True
             wait_turn(self.crossing, self._first_part)
@@ -363,7 +367,7 @@ class HttpCall:
         return reply
 
     async def anext_reply(self) -> HttpReply:
-        """The same on an event loop; a recorded cancellation is waited for."""
+        """`next_reply` on an event loop; waits for a recorded cancellation."""
         recorded = self.crossing.served if self.crossing is not None else None
         if self.crossing is not None and recorded is not None and not self._is_returned:
             self._is_returned = True
@@ -376,12 +380,12 @@ class HttpCall:
             raise
 
     def wait_chunk(self, reply: HttpReply, number: int) -> None:
-        """Until a recorded chunk may go out."""
+        """Block until a recorded chunk may go out."""
         if self.crossing is not None and reply is self._final:
             wait_turn(self.crossing, number + 1)
 
     async def await_chunk(self, reply: HttpReply, number: int) -> None:
-        """Until a recorded chunk may go out."""
+        """Suspend until a recorded chunk may go out."""
         if self.crossing is not None and reply is self._final:
             await await_turn(self.crossing, number + 1, reply.chunks[number][0])
 
@@ -391,19 +395,19 @@ class HttpCall:
         return recorded is not None and reply.end != "closed" and len(recorded.clocks) > len(reply.chunks) + 1
 
     def is_end_due(self, reply: HttpReply) -> bool:
-        """Whether all that came before a recorded body's end has come."""
+        """Whether everything recorded before a body's end has come."""
         recorded = None if self.crossing is None else self.crossing.served
         if self.crossing is None or recorded is None or not self.ends_alone(reply):
             return True
         return self.crossing.answers.gate.is_turn(recorded.clocks[-1])
 
     def wait_end(self, reply: HttpReply) -> None:
-        """Until a recorded body may end."""
+        """Block until a recorded body may end."""
         if self.crossing is not None and self.ends_alone(reply):
             wait_turn(self.crossing, END)
 
     async def await_end(self, reply: HttpReply) -> None:
-        """Until a recorded body may end."""
+        """Suspend until a recorded body may end."""
         if self.crossing is not None and self.ends_alone(reply):
             await await_turn(self.crossing, END)
 
@@ -413,7 +417,7 @@ class HttpCall:
             end_stream(self.crossing)
 
     def end_of_body(self, reply: HttpReply) -> BaseException | None:
-        """What is raised behind the last recorded chunk."""
+        """The exception raised after the last recorded chunk; None if there is none."""
         if reply.error is not None:
             return self.restore_error(reply.error)
         return self._overrun() if reply.end == "closed" else None
@@ -424,14 +428,14 @@ class HttpCall:
             await await_cancellation(self.crossing)
 
     def restore_error(self, error: dict[str, Any]) -> BaseException:
-        """The exception of `describe_error`."""
+        """Rebuild the exception that `describe_error` encoded."""
         try:
             return codec.decode_exception(error["value"])
         except (SpanreplayError, ValueError, KeyError, TypeError):
             return self.broken(f"the recorded {error.get('type')} can't be rebuilt")
 
     def broken(self, message: str) -> ReplayMiss:
-        """Our own failure; the replay is not identical any more."""
+        """The error for our own failure; the replay is not identical any more."""
         return ReplayMiss(message) if self.crossing is None else self.crossing.run.resolver.broken(message)
 
     def _overrun(self) -> ReplayMiss:
@@ -446,7 +450,7 @@ def is_recording() -> bool:
 
 
 def is_passed_on() -> bool:
-    """Whether a request made here while recording belongs to a call above it: nothing of it is looked at."""
+    """Whether a request made here while recording belongs to a call above it and is passed on untouched."""
     run = active_run()
     return run is not None and run.session is None and (is_suppressed() or is_plumbing(run))
 
@@ -489,5 +493,5 @@ def begin_call(
 def _is_own(parts: SplitResult) -> bool:
     try:
         return asks_own(parts.hostname or "", parts.port)
-    except ValueError:  # no such port: the library says so
+    except ValueError:  # invalid port: the library reports it
         return False

@@ -1,7 +1,7 @@
 """Which headers of a request a call holds: all that the application may have set.
 
-Left out, and never compared, is what the connection, the trace, the credentials or the SDK itself puts there: another
-machine, key or version has others, and none of it is the agent's. Everything else is compared (see `replay.beside`).
+Headers set by the connection, the trace, the credentials or the SDK are left out and never compared: they differ with
+machine, key or version, and are not the agent's. All others are compared (see `replay.beside`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spanreplay.runtime.run import Run
 LISTED: Final = frozenset(
     {"accept", "anthropic-version", "content-type", "mcp-protocol-version", "openai-organization", "user-agent"}
 )
-"""Headers that every recording holds; where they differ they are listed as ignored."""
+"""Headers that every recording holds; differences in them are listed as ignored."""
 CONNECTION: Final = frozenset(
     {"accept-encoding", "connection", "content-encoding", "content-length", "expect", "host", "http2-settings",
      "keep-alive", "origin", "proxy-connection", "sec-websocket-extensions", "sec-websocket-key",
@@ -40,7 +40,7 @@ DRAWN: Final = re.compile(
     r"|\w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d GMT|\b\d{9,}(?:\.\d+)?\b|\bv?\d+(?:\.\d+)+[\w.+-]*"
     r"|\b(?=[\w+/-]*\d)(?=[\w+/-]*[A-Za-z])[\w+/-]{16,}={0,2}"
 )
-"""Ids, times, tokens and versions: what is drawn anew for each request, or states the software."""
+"""Ids, times, tokens and versions: values that are generated for each request, or identify the software."""
 HEADERS_MAX: Final = 64
 VALUE_CHARACTERS_MAX: Final = 4096
 _LETTERS: Final = str.maketrans("0123456789", "ghijklmnop")
@@ -50,14 +50,14 @@ MORE: Final = "more-headers"
 
 @lru_cache(maxsize=1024)
 def is_application(name: str) -> bool:
-    """Whether a header, in small letters, may be the application's own."""
+    """Whether a header, in lower case, may be the application's own."""
     return (
         name not in CONNECTION and name not in CREDENTIALS and name not in TRACE and not name.startswith(MADE_BY_SDKS)
     )
 
 
 def select(run: Run, headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The headers that a call holds; of a run without effects, only those that every recording holds."""
+    """The headers that a call holds; in a run without effects, only those that every recording holds."""
     sees_all = sees_effects(run)
     kept = []
     for name, value in headers:
@@ -69,11 +69,11 @@ def select(run: Run, headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]
 
 
 def _cut(run: Run, name: str, value: str) -> str:
-    """A long value as far as it is kept, and its hash."""
+    """The kept beginning of a long value, and its hash."""
     return f"{value[:VALUE_CHARACTERS_MAX]}… sha256 {_digest(run, [(name, value)])}"
 
 
 def _digest(run: Run, headers: list[tuple[str, str]]) -> str:
     text = DRAWN.sub("*", repr(run.redactor.headers(headers)))
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-    return digest.translate(_LETTERS)  # with figures in it, it would be taken for something drawn itself
+    return digest.translate(_LETTERS)  # with digits in it, it would itself be taken for a generated value

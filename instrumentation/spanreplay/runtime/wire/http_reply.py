@@ -26,8 +26,8 @@ from spanreplay.runtime.wire.binary import stored_bytes, unstored_bytes
 class HttpReply:
     """A response as the agent saw it; chunks are (milliseconds since the request, decoded body bytes).
 
-    `status` is 0 where no response came. `hops` are the responses before it: redirects, authentication.
-    `extra` is what else a library's response object tells, JSON values by name.
+    `status` is 0 if no response came. `hops` are the responses before it: redirects, authentication. `extra` holds
+    further attributes of a library's response object, JSON values by name.
     """
 
     status: int
@@ -43,15 +43,17 @@ class HttpReply:
 
 
 def is_end_of_body(end: str, error: BaseException | None) -> bool:
-    """Whether a body ended by itself, which takes its turn among what others wait for: not left, not cancelled."""
+    """Whether a body ended by itself, neither left nor cancelled: such an end takes its turn among other
+    completions.
+    """
     return end != "closed" and (error is None or isinstance(error, Exception))
 
 
 @dataclass(frozen=True)
 class SplitText:
-    """Chunks of bytes as text: a character that was cut between chunks goes whole to the last of them.
+    """Chunks of bytes as text: a character that was split between chunks goes whole to the last of them.
 
-    `cuts[i]` is how many bytes of the following texts belong to chunk i; `tail` is a character that never ended.
+    `cuts[i]` is how many bytes of the following texts belong to chunk i; `tail` is an unfinished character.
     """
 
     texts: list[str]
@@ -60,7 +62,7 @@ class SplitText:
 
 
 def split_text(chunks: list[bytes]) -> SplitText | None:
-    """Chunks as text, or None if together they are not UTF-8; `join_text` gives the same chunks back."""
+    """Chunks as text, or None if together they are not UTF-8; `join_text` restores the same chunks."""
     if len(chunks) == 1:
         with contextlib.suppress(UnicodeDecodeError):
             return SplitText([chunks[0].decode("utf-8")], [0])
@@ -77,7 +79,7 @@ def split_text(chunks: list[bytes]) -> SplitText | None:
 
 
 def encode_chunks(times_ms: list[int], split: SplitText) -> list[list[Any]]:
-    """Text chunks as they are recorded: [ms, text], and what was cut where it was."""
+    """Text chunks as they are recorded: [ms, text], plus the cut if there is one."""
     encoded: list[list[Any]] = [
         [ms, text, cut] if cut else [ms, text] for ms, text, cut in zip(times_ms, split.texts, split.cuts, strict=True)
     ]
@@ -88,7 +90,7 @@ def encode_chunks(times_ms: list[int], split: SplitText) -> list[list[Any]]:
 
 @dataclass(frozen=True)
 class SplitEvents:
-    """Chunks of bytes as AWS event messages: one that was cut between chunks goes whole to the last of them.
+    """Chunks of bytes as AWS event messages: one that was split between chunks goes whole to the last of them.
 
     `cuts` and `tail` are as in SplitText.
     """
@@ -99,7 +101,7 @@ class SplitEvents:
 
 
 def split_aws(chunks: list[bytes]) -> SplitEvents | None:
-    """Chunks as event messages, or None if together they are none; `join_text` gives the same chunks back."""
+    """Chunks as event messages, or None if together they are not; `join_text` restores the same chunks."""
     found = split_events(b"".join(chunks))
     if found is None:
         return None
@@ -130,7 +132,7 @@ def encode_events(times_ms: list[int], split: SplitEvents) -> list[list[Any]]:
 
 
 def encode_raw(reply: HttpReply) -> dict[str, Any]:
-    """A response as it came, as JSON of the form that is recorded; it is never written, but sealed."""
+    """An unredacted response as JSON in the recorded form; it is only ever sealed, never written."""
     if not reply.status:
         value: dict[str, Any] = {}
     else:
@@ -206,11 +208,11 @@ def join_text(chunks: list[Any]) -> list[tuple[int, bytes]]:
 
 
 class Truncated(ValueError):
-    """The response was not recorded: it was too large, or held a secret where none could be replaced."""
+    """The response was not recorded: it was too large, or contained a secret that could not be replaced."""
 
 
 def decode_reply(response: str) -> HttpReply:
-    """A recorded response back as a value. Raises: Truncated; ValueError if it is not one."""
+    """Decode a recorded response. Raises: Truncated; ValueError if it is not one."""
     value = json.loads(response)
     if isinstance(value, dict) and "truncated" in value:
         raise Truncated(str(value.get("why") or f"{value['truncated']} characters"))

@@ -44,10 +44,10 @@ from spanreplay.runtime.wire.sent_body import LargeBody, Taken
 HTTP_KEYSPEC: Final = "http/1"
 HELD_CHUNKS: Final = 32
 HELD_BYTES: Final = 16 * 1024
-"""What is held back of the end of a stream that goes on: so many chunks, or of large ones so many bytes."""
+"""How much of the end of an unfinished stream is held back: this many chunks or, if they are large, this many bytes."""
 _SIGNED: Final = ("AWS4-", "OAuth ", "Signature ", "Digest ")
 DETERMINISM_HEADER: Final = "x-spanreplay-determinism"
-"""How an inference engine states which kernels and plans made an answer."""
+"""Header in which an inference engine states the kernels and plans that produced an answer."""
 DETERMINISM_CHARS_MAX: Final = 256
 _TOKEN_HEADERS: Final = {
     "x-amzn-bedrock-input-token-count": "tokens_in",
@@ -70,7 +70,7 @@ class HttpExchange:
 def describe_request(
     run: Run, method: str, url: str, headers: Iterable[tuple[str, str]], body: Taken
 ) -> tuple[Spec, HttpExchange]:
-    """The call that a request makes, redacted, with its key's fields."""
+    """The redacted call of a request, with its key's fields."""
     counts: dict[str, int] = {}
     redact = run.redactor
     clean_url = redact_url(url, redact, counts)
@@ -95,7 +95,7 @@ def describe_request(
             keyspec=meaning.keyspec,
             key_fields=meaning.key_fields,
             request=request,
-            meta=meta(meaning),  # stands if no response comes
+            meta=meta(meaning),  # remains if no response comes
             redactions=counts,
             uses=uses,
         )
@@ -115,7 +115,7 @@ def describe_request(
 
 
 def is_for_a_model(method: str, url: str, content: Taken) -> bool:
-    """Whether a request is one that a dialect reads."""
+    """Whether a dialect can read a request."""
     if isinstance(content, LargeBody):
         return False
     try:
@@ -128,7 +128,7 @@ def is_for_a_model(method: str, url: str, content: Taken) -> bool:
 def patch_content(content: Taken, headers: Any, patches: Any) -> bytes:
     """The body of a request with a plan's patches applied. Raises: ConfigError.
 
-    A signed request can't be changed: its signature holds for the body that it was made over.
+    A signed request can't be changed: its signature is valid only for the original body.
     """
     from spanreplay.runtime.edits.apply_patch import patch_body
 
@@ -204,12 +204,12 @@ def encode_reply(run: Run, reply: HttpReply, spec: Spec) -> tuple[str, list[str]
 
 
 def redact_reply(run: Run, reply: HttpReply) -> None:
-    """Redact a response for what the redactor learns from it. Raises: HoldsSecret."""
+    """Redact a response only for the redactor to learn from it. Raises: HoldsSecret."""
     _reply_value(run, reply, {})
 
 
 def encode_so_far(run: Run, reply: HttpReply) -> str:
-    """A response whose body still comes, without the last of it, as redacted JSON text; '' if nothing can be shown."""
+    """An unfinished response without the last part of its body, as redacted JSON text; '' if nothing can be shown."""
     try:
         value, _ = _reply_value(run, reply, {})
     except HoldsSecret:
@@ -250,9 +250,9 @@ def _reply_value(run: Run, reply: HttpReply, counts: dict[str, int]) -> tuple[di
 
 
 def _find_clean(run: Run, reply: HttpReply) -> tuple[list[str], list[list[Any]]] | None:
-    """The texts and the chunks of a body where a look shows that there is nothing to redact in the whole response.
+    """The texts and chunks of a body, if a quick check finds nothing to redact in the whole response.
 
-    None for every other: also for cookies, and for what is no plain text.
+    None for any other response, including those with cookies or a body that is not plain text.
     """
     for name, value in reply.headers:
         lower = name.lower()
@@ -271,19 +271,19 @@ def _find_clean(run: Run, reply: HttpReply) -> tuple[list[str], list[list[Any]]]
 
 
 def _is_binary(content_type: str) -> bool:
-    """Whether a body of this type is read otherwise than as text."""
+    """Whether a body of this type is not read as text."""
     return is_framed(content_type) or content_type.startswith(MEDIA_TYPE)
 
 
 def _is_plain_url(url: str) -> bool:
-    """Whether a URL has neither user-info nor a query, nor an address that may be none."""
+    """Whether a URL has no user-info, no query and no bracketed address, which may be invalid."""
     return "?" not in url and "@" not in url and "[" not in url
 
 
 def _redact_headers(headers: list[tuple[str, str]], redact: RunRedactor, counts: dict[str, int]) -> list[list[str]]:
-    """Headers without their secrets; of a cookie that is set, only the value is one.
+    """Headers without their secrets; in a cookie being set, only the value is secret.
 
-    Its value alone is what the redactor learns, so that it gets one token here and where the agent prints the header.
+    The redactor learns only the value, so that it gets the same token here and where the agent prints the header.
     """
     cookies = [_cut_cookie(value) if name.lower() == "set-cookie" else ("", value, "") for name, value in headers]
     clean = redact.headers([(name, cut[1]) for (name, _), cut in zip(headers, cookies, strict=True)], counts)
@@ -313,7 +313,7 @@ def _encode_body(run: Run, reply: HttpReply, counts: dict[str, int]) -> tuple[li
     if is_framed(content_type) and len(chunks) == 1:
         chunks = [clean_message(chunks[0], run.redactor, counts)]
     split = split_text(chunks)
-    if split is None and content_type.startswith("text/"):  # of a character set in which a byte is a character
+    if split is None and content_type.startswith("text/"):  # a character set with one byte per character
         latin = run.redactor.chunks([chunk.decode("latin-1") for chunk in chunks], counts)
         chunks = [chunk.encode("latin-1") for chunk in latin]
     elif split is None or has_control_bytes(chunks):
@@ -327,25 +327,25 @@ def _encode_body(run: Run, reply: HttpReply, counts: dict[str, int]) -> tuple[li
 def _encode_events(
     run: Run, reply: HttpReply, split: SplitEvents, counts: dict[str, int]
 ) -> tuple[list[str], list[list[Any]]]:
-    """Event messages, redacted as the one text that their JSON is."""
+    """Event messages, redacted as one text, their concatenated JSON."""
     flat = [event for events in split.events for event in events]
     before = list(map(to_text, flat))
     texts = run.redactor.chunks(before, counts)
     if texts != before:
         made = iter(rewrite(flat, texts))
-        # What is left over of a message that was cut short may hold half of what was just replaced
+        # The rest of a message that was cut short may hold half of a value that was just replaced
         split = SplitEvents([[next(made) for _ in events] for events in split.events], split.cuts)
     return texts, encode_events([ms for ms, _ in reply.chunks], split)
 
 
 def read_meta(exchange: HttpExchange, reply: HttpReply, texts: list[str], *, is_stream: bool) -> dict[str, Any]:
-    """What the dialect understands of a finished exchange; empty for plain HTTP."""
+    """The dialect's reading of a finished exchange; empty for plain HTTP."""
     if exchange.dialect is None or exchange.request_meaning is None:
         return {}
     response = exchange.dialect.read_response(reply.status, texts, is_stream)
     found: dict[str, Any] = meta(exchange.request_meaning, response)
     if response.error and reply.status < 400:
-        found["error"] = response.error  # within a stream that began well: its status does not tell
+        found["error"] = response.error  # in a stream that began well: its status does not show the error
     for name, value in reply.headers:
         lower = name.lower()
         if not lower.startswith("x-"):

@@ -1,8 +1,8 @@
-"""Bodies that were compressed: unpacked when they are recorded, since redaction finds no secret in compressed bytes.
+"""Compressed bodies: unpacked when they are recorded, since redaction can't find secrets in compressed bytes.
 
-What a replay has to give to the agent again is compressed again. Most senders use zlib; their bytes come back exactly
-from the level and the header that they used. Of other compressors the content comes back, and the length unless
-theirs packs better.
+Bodies that a replay gives to the agent again are compressed again. Most senders use zlib; their bytes are reproduced
+exactly from the level and the header that they used. For other compressors the content is reproduced, and the length
+too unless they compress better.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ __all__ = ["PACKED", "find_packing", "pack", "unpack"]
 PACKED: Final = "packed"
 """Member of a described body that says how it was compressed."""
 _ENCODINGS: Final = {"gzip": b"\x1f\x8b", "x-gzip": b"\x1f\x8b", "deflate": b"\x78"}
-"""Encodings that are unpacked → how they begin."""
+"""Encodings that are unpacked → the bytes that they begin with."""
 _LEVELS: Final = (6, 9, 1)
 _MEMORY: Final = (8, 9)
 _TRIED_BYTES: Final = 64 * 1024
 """A level whose beginning differs is not tried on the rest."""
 _EXACT_BYTES_MAX: Final = 1024 * 1024
-"""Of longer contents the level is not looked for: the agent waits meanwhile."""
+"""For longer contents the level is not searched: the agent waits meanwhile."""
 _PLAIN_HEAD: Final = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 _HAS_COMMENT: Final = 0x10
 
 
 def unpack(content: bytes, encoding: str) -> bytes | None:
-    """What was compressed, also a beginning of it; None for an encoding or a size that is not unpacked here.
+    """The uncompressed content, also of a beginning; None for an encoding or a size that is not unpacked here.
 
-    Content that does not begin as its encoding does is returned as it is: whoever compresses it comes after us.
+    Content that does not begin like its encoding is returned unchanged: it will be compressed after us.
     """
     encoding = encoding.strip().lower()
     if encoding in ("", "identity"):
@@ -51,7 +51,7 @@ def unpack(content: bytes, encoding: str) -> bytes | None:
 
 
 def find_packing(content: bytes, plain: bytes) -> dict[str, Any] | None:
-    """How `content` was made of `plain`, for `pack`; None where it is no whole gzip or zlib stream."""
+    """The recipe with which `pack` makes `content` from `plain`; None if it is not a complete gzip or zlib stream."""
     unpacking = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
     try:
         is_whole = unpacking.decompress(content, len(plain) + 1) == plain and unpacking.eof
@@ -72,9 +72,9 @@ def find_packing(content: bytes, plain: bytes) -> dict[str, Any] | None:
 
 
 def pack(plain: bytes, recipe: Mapping[str, Any]) -> bytes:
-    """`plain` compressed as `recipe` says; without a level of the recorded length, if that is possible.
+    """`plain` compressed as `recipe` says; without a level, padded to the recorded length if possible.
 
-    Raises: ValueError for a recipe that `find_packing` has not made.
+    Raises: ValueError for a recipe that `find_packing` did not make.
     """
     head = base64.b64decode(recipe["head"], validate=True)
     is_gzip = head.startswith(_ENCODINGS["gzip"])

@@ -1,7 +1,7 @@
 """The body of a request: whole up to the limit, and by size and hash above it.
 
-The bytes that are sent are never changed. A body that can't be read twice (a generator, a pipe) goes through in
-its own pieces, and is hashed on its way; only a replay, which has to compare it before it answers, reads it first.
+The bytes that are sent are never changed. A body that can't be read twice (a generator, a pipe) is passed on in its own
+pieces and hashed on its way; only a replay, which has to compare it before it answers, reads it first.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BLOCK_BYTES: Final = 1 << 20
 
 
 class LargeBody:
-    """What is known of a body above the limit; `is_whole` is False while it is being sent."""
+    """The size and hash of a body above the limit; `is_whole` is False while it is being sent."""
 
     def __init__(self, pieces: Iterable[Any] = (), *, is_whole: bool = False) -> None:
         self.size = 0
@@ -32,14 +32,14 @@ class LargeBody:
             self.add(piece)
 
     def add(self, piece: bytes | bytearray | memoryview | str) -> None:
-        """Take in what comes next."""
+        """Add the next piece."""
         encoded = piece.encode("utf-8") if isinstance(piece, str) else piece
         self.size += memoryview(encoded).nbytes
         self._hashed.update(encoded)
 
     @property
     def sha256(self) -> str:
-        """The hash of what has come so far, in hexadecimal."""
+        """The hash of the pieces so far, in hexadecimal."""
         return self._hashed.hexdigest()
 
 
@@ -53,9 +53,9 @@ def is_replaying() -> bool:
 
 
 def take_body(body: Any) -> tuple[Taken, Any]:
-    """A request's body, and what to send in its place, which gives the same bytes in the same pieces.
+    """A request's body, and a replacement to send that yields the same bytes in the same pieces.
 
-    What the agent's own iterator raises goes on as it is.
+    Exceptions of the agent's own iterator go on unchanged.
     """
     if body is None:
         return b"", None
@@ -77,7 +77,7 @@ def take_body(body: Any) -> tuple[Taken, Any]:
 
 
 def take_pieces(pieces: Iterator[Any]) -> tuple[Taken, Any]:
-    """The body that an iterator gives, and what gives it again; above the limit, as it comes."""
+    """The body that an iterator yields, and a replacement that yields it again; above the limit, as it comes."""
     first: list[Any] = []
     size, keeps_all = 0, is_replaying()
     for piece in pieces:
@@ -90,7 +90,9 @@ def take_pieces(pieces: Iterator[Any]) -> tuple[Taken, Any]:
 
 
 async def take_async_pieces(pieces: AsyncIterator[Any]) -> tuple[Taken, list[Any], AsyncIterator[Any] | None]:
-    """The same of an asynchronous iterator: body, first pieces, and what gives all of them if there are more."""
+    """`take_pieces` for an asynchronous iterator: body, first pieces, and an iterator over all of them if there are
+    more.
+    """
     first: list[Any] = []
     size, keeps_all = 0, is_replaying()
     async for piece in pieces:
@@ -121,7 +123,7 @@ async def _pass_on_async(first: list[Any], rest: AsyncIterator[Any], large: Larg
 
 
 def _let_go(pieces: list[Any]) -> Iterator[Any]:
-    """A list's items, each held until it has been given out."""
+    """Yield a list's items, releasing each afterwards."""
     pieces.reverse()
     while pieces:
         yield pieces.pop()
@@ -138,7 +140,7 @@ def _take_file(file: Any) -> tuple[Taken, Any]:
     try:
         position = file.tell()
         file.seek(position)
-    except (AttributeError, OSError, ValueError):  # a pipe: what is read is gone
+    except (AttributeError, OSError, ValueError):  # a pipe: it can't be read again
         return _take_pipe(file)
     taken = _read_up_to(file, config.BODY_BYTES_MAX + 1)
     body: Taken = _join(taken, sum(map(len, taken)))

@@ -1,7 +1,7 @@
-"""The record of a stream that goes on: written again now and then, so that a killed process leaves what it had read.
+"""The record of an unfinished stream: rewritten now and then, so that a killed process leaves what it had read.
 
 Nothing is written in a stream's first second. All of the text is redacted each time, then its end is held back: a
-secret that has only begun to come is not recognised yet. When it is written next depends on how long it took
+secret that has only partly arrived is not recognised yet. The time of the next write depends on how long this one took
 (docs/decisions/0015-streams-that-go-on.md).
 """
 
@@ -18,17 +18,17 @@ from spanreplay.runtime.wire.http_wire import encode_so_far
 if TYPE_CHECKING:
     from spanreplay.runtime.calls.open_call import Crossing
 
-_cpu_ns: Final = time.thread_time_ns  # the real one, whatever is patched later
+_cpu_ns: Final = time.thread_time_ns  # the real function, whatever is patched later
 FIRST_MS: Final = 1_000
 """A shorter stream is written once, at its end."""
 _SHARE: Final = 50
-"""Writing takes at most one part in so many of a stream's time."""
+"""Writing takes at most one part in this many of a stream's time."""
 _GROWTH: Final = 10
-"""At most one part in so many of a stream, and FIRST_MS, lies between two writes."""
+"""At least one part in this many of a stream's time so far, and at least FIRST_MS, lies between two writes."""
 
 
 class SoFar:
-    """When the record of one stream is written again, and how."""
+    """Decides when the record of one stream is rewritten, and does so."""
 
     __slots__ = ("_due_ms",)
 
@@ -36,13 +36,13 @@ class SoFar:
         self._due_ms = FIRST_MS
 
     def note(self, crossing: Crossing, elapsed_ms: int, read: Callable[[], HttpReply | None]) -> None:
-        """A part has come; `read` gives the response with what has come so far."""
+        """A part has come; `read` returns the response with the parts so far."""
         if elapsed_ms >= self._due_ms:
             guard.guarded("recording a stream so far", self._write, crossing, elapsed_ms, read)
 
     def _write(self, crossing: Crossing, elapsed_ms: int, read: Callable[[], HttpReply | None]) -> None:
         began_ns = _cpu_ns()
-        self._due_ms = elapsed_ms + FIRST_MS  # also where it fails
+        self._due_ms = elapsed_ms + FIRST_MS  # also if it fails
         run = crossing.run
         reply = None if run.session is not None and not run.is_continued else read()
         text: Any = "" if reply is None else encode_so_far(run, reply)

@@ -16,20 +16,20 @@ class Source(Protocol):
     """The call that a stored body belongs to."""
 
     def end_of_body(self, reply: HttpReply) -> BaseException | None:
-        """What is raised behind the last recorded chunk."""
+        """The exception raised after the last recorded chunk."""
 
     def wait_chunk(self, reply: HttpReply, number: int) -> None:
-        """Until a recorded chunk may go out."""
+        """Block until a recorded chunk may go out."""
 
     def wait_end(self, reply: HttpReply) -> None:
-        """Until the recorded body may end."""
+        """Block until the recorded body may end."""
 
     def stream_over(self, reply: HttpReply) -> None:
         """The body was read to its end, or left."""
 
 
 class _Wire(io.BytesIO):
-    """Bytes as they lie on the wire, released chunk by chunk; behind them is what `source` says."""
+    """The bytes on the wire, released chunk by chunk; `source` decides what happens after them."""
 
     def __init__(self, stored: bytes, starts: list[int], trailer: bytes, reply: HttpReply, source: Source) -> None:
         super().__init__(stored + trailer)
@@ -42,7 +42,7 @@ class _Wire(io.BytesIO):
         self._source = source
 
     def _release(self, asked: int | None) -> None:
-        """Wait for the chunks that a read of so many bytes touches; raise where it goes beyond them."""
+        """Wait for the chunks that a read of this many bytes touches; raise if it goes beyond them."""
         at = self.tell()
         stop = self._size if asked is None or asked < 0 else at + asked
         while self._released < len(self._starts) and self._starts[self._released] < stop:
@@ -74,7 +74,7 @@ class _Wire(io.BytesIO):
         return super().readline(size)
 
     def peek(self, size: int = 0, /) -> bytes:
-        """What comes next, without taking it: as much as `io.BufferedReader` might show."""
+        """The next bytes, without consuming them: as many as `io.BufferedReader` might show."""
         if self.tell() < self._size:
             self._release(1)
         return self.getvalue()[self.tell() : self.tell() + _PEEK_BYTES]

@@ -1,7 +1,7 @@
-"""Requests with which other tools report about the agent: no boundary.
+"""Requests with which other tools report about the agent; they are not boundaries.
 
-Passed through when recording, black-holed in replay. Of tools that also give the agent something (prompts, datasets)
-the reports are told apart by method and path; the other requests are boundaries.
+Passed through when recording, black-holed in a replay. For tools that also provide data to the agent (prompts,
+datasets), method and path distinguish the reports; their other requests are boundaries.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from urllib.parse import urlsplit
 
 
 class Tool(NamedTuple):
-    """Where a tool is reported to, and with what."""
+    """The hosts that a tool reports to, and the form of its reports."""
 
     hosts: tuple[str, ...]
     """Its own hosts, and all below them."""
     settings: tuple[str, ...] = ()
     """Environment variables that hold the URL of another host."""
     reports: re.Pattern[str] | None = None
-    """What a report looks like: method, space, path; None if the tool gives nothing back."""
+    """The pattern of a report: method, space, path; None if the tool provides no data."""
 
 
 TOOLS: Final = (
@@ -45,12 +45,12 @@ TOOLS: Final = (
     Tool(("api.agno.com", "os-api.agno.com", "scarf.sh", "telemetry.crewai.com", "api.honeycomb.io")),
 )
 _ANSWER: Final = b"{}"
-"""What a replay says to a report: these tools read JSON, if anything."""
+"""A replay's answer to a report: these tools read JSON, if anything."""
 _ANSWERS: Final = (
     # Logfire asks whose token it has, wherever its server runs; without a URL it prints no link
     (re.compile(r"GET .*/v1/info$"), b'{"project_name": "", "project_url": ""}'),
 )
-"""What it says to questions whose answer a tool reads."""
+"""Its answers to questions whose answer a tool reads."""
 _ANYWHERE: Final = re.compile(r".*/v1/(traces|metrics|logs)$|/api/\d+/(envelope|store)/?$")
 """OTLP and Sentry, whoever runs the server."""
 
@@ -63,7 +63,7 @@ def is_telemetry(method: str, host: str, path: str) -> bool:
 
 @lru_cache(maxsize=512)
 def _look_up(method: str, host: str, path: str) -> tuple[bool, tuple[str, ...]]:
-    """Whether such a request is a report by what is fixed, and the variables that may name its host as a tool's."""
+    """Whether a request is a report by fixed rules, and the variables that may name its host as a tool's."""
     if _ANYWHERE.match(path):
         return True, ()
     asked = f"{method} {path}"
@@ -73,7 +73,7 @@ def _look_up(method: str, host: str, path: str) -> tuple[bool, tuple[str, ...]]:
 
 
 def _read_variable(name: str) -> str | None:
-    """What the environment says now, for each request of the agent: not through what notes who reads a variable."""
+    """The current value of a variable, for each request of the agent; bypasses the patch that notes who reads it."""
     stored: Any = getattr(os.environ, "_data", None)
     if type(stored) is not dict:
         return os.environ.get(name)
@@ -82,7 +82,7 @@ def _read_variable(name: str) -> str | None:
 
 
 def answer_report(method: str, path: str) -> tuple[dict[str, str], bytes]:
-    """Headers and body with which a replay answers a request that goes nowhere."""
+    """Headers and body with which a replay answers a black-holed request."""
     asked = f"{method.upper()} {path}"
     body = next((answer for pattern, answer in _ANSWERS if pattern.match(asked)), _ANSWER)
     return {"content-type": "application/json", "content-length": str(len(body))}, body
@@ -92,5 +92,5 @@ def answer_report(method: str, path: str) -> tuple[dict[str, str], bytes]:
 def _host_in(url: str) -> str | None:
     try:
         return urlsplit(url).hostname
-    except ValueError:  # not ours to complain about
+    except ValueError:  # the caller's error, not ours
         return None
