@@ -61,7 +61,7 @@ _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 @dataclass
 class HttpExchange:
-    """What a seam needs to keep between a request and its response."""
+    """State that a seam keeps between a request and its response."""
 
     dialect: Dialect | None = None
     request_meaning: RequestMeaning | None = None

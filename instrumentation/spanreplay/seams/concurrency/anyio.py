@@ -1,7 +1,7 @@
-"""Seam: anyio, on asyncio and on trio. Records nothing; names the lanes of tasks and of calls of worker threads.
+"""Seam: anyio, on asyncio and on trio. Records nothing; names the lanes of tasks and of worker thread calls.
 
-Its tasks are those of the loop below; they have the names of what they run, not of anyio's wrappers. Its worker threads
-are used again: on asyncio the lane follows the call here, on trio in trio's own seam.
+Its tasks are those of the underlying loop; they are named after the function they run, not after anyio's wrappers. Its
+worker threads are reused: on asyncio the lane follows the call here, on trio in trio's own seam.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def install(module: Any, patches: Patches) -> None:
         }
     )
     if module.__name__.endswith("_trio"):
-        if not isinstance(module.run_sync, FunctionWrapper):  # taken from trio before that was patched
+        if not isinstance(module.run_sync, FunctionWrapper):  # imported from trio before that was patched
             from spanreplay.seams.concurrency.trio import run_in_thread
 
             patches.wrap(module, "run_sync", run_in_thread)
@@ -47,9 +47,9 @@ def install(module: Any, patches: Patches) -> None:
 
 
 class _Delivery:
-    """Stands for the method that cancels the tasks of a scope, and has itself called again until they have ended.
+    """Replaces the method that cancels a scope's tasks, and that reschedules itself until they have ended.
 
-    How often that is depends on what they clean up, which does not happen in a replay.
+    How often it does so depends on the tasks' clean-up, which does not happen in a replay.
     """
 
     def __init__(self, deliver: Callable[..., Any]) -> None:
@@ -60,7 +60,7 @@ class _Delivery:
 
 
 def _time_out(wrapped: Any, scope: Any, args: Any, kwargs: Any) -> Any:
-    """A scope is entered or gets a deadline: one that has passed already cancels it there and then."""
+    """A scope is entered or gets a deadline; if the deadline has already passed, the scope is cancelled immediately."""
     run = active_run()
     is_entered = run is not None and scope._timeout_handle is None and scope._deadline != math.inf
     name = guarded_name(run, scope.__class__) if run is not None and is_entered else ""
@@ -78,11 +78,11 @@ class _Deadline:
         self.moment: float = scope._deadline
 
     def set(self) -> Any:
-        """Cancel the scope if it has passed, or set a timer."""
+        """Cancel the scope if its deadline has passed, or set a timer."""
         return self._time_out()
 
     def set_at(self, moment: float) -> Any:
-        """The same with another deadline."""
+        """Like `set`, with another deadline."""
         self._scope._deadline = moment
         try:
             return self._time_out()
@@ -91,12 +91,12 @@ class _Deadline:
 
     @property
     def has_passed(self) -> bool:
-        """Whether it is cancelled since."""
+        """Whether the scope has been cancelled since."""
         return bool(self._scope.cancel_called)
 
 
 def _of_handle(work: Any) -> Any:
-    """What a task's handle runs: `work` is its bound method, or the coroutine of that."""
+    """The coroutine of a task's handle: `work` is its bound method, or the coroutine of that."""
     handle = getattr(work, "__self__", None) or work.cr_frame.f_locals["self"]
     return handle._coro
 

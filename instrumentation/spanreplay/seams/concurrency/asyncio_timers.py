@@ -1,8 +1,8 @@
-"""Timers of asyncio, and what other threads hand to a loop, as sources of order.
+"""Timers of asyncio, and callbacks that other threads hand to a loop, as sources of order.
 
-When a timer fires, or the loop comes to what a thread gave it, that takes a value of the run's logical clock. Each is
-named like a call: its lane, what it calls, and its number there. Timers that a boundary's own body makes (a client's
-timeouts) are left out: in a replay that body does not run.
+When a timer fires, or the loop runs a callback that a thread handed over, it takes a value of the run's Lamport clock.
+Each is named like a call: its lane, its callback, and its number there. Timers that a boundary's own body makes (a
+client's timeouts) are left out: in a replay that body does not run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from spanreplay.runtime.run import Run, active_run
 from spanreplay.runtime.timer_names import guarded_name, label_of_callback
 
 _ACLOSE: Final = "async_generator_athrow"
-"""Type of what `aclose()` of an asynchronous generator gives; it has no other name."""
+"""Type of the object returned by an asynchronous generator's `aclose()`; it has no other name."""
 
 
 class _Made(threading.local):
@@ -37,7 +37,9 @@ _made = _Made()
 
 
 def install(patches: Patches) -> None:
-    """Patch `call_at` and `call_soon_threadsafe`, which everything of the sort goes through in asyncio's own loops."""
+    """Patch `call_at` and `call_soon_threadsafe`, which all timers and handed-over callbacks of asyncio's own loops
+    use.
+    """
     import asyncio.base_events
 
     patches.wrap(asyncio.base_events.BaseEventLoop, "call_at", call_at)
@@ -47,7 +49,7 @@ def install(patches: Patches) -> None:
 
 
 def reschedule(wrapped: Any, scope: Any, args: Any, kwargs: Any) -> Any:
-    """A deadline of `asyncio.timeout`: whether it has passed already, and is no timer, is a matter of time."""
+    """A deadline of `asyncio.timeout`: whether it has already passed, and needs no timer, depends on timing."""
     run, when = active_run(), args[0] if args else kwargs.get("when")
     name = "" if run is None or when is None else guarded_name(run, scope.__class__)
     return (
@@ -67,19 +69,19 @@ class _Deadline:
         self.has_passed = False
 
     def set(self) -> None:
-        """Set it."""
+        """Set the deadline."""
         before = _made.timers
         self._reschedule(self.moment)
         self.has_passed = _made.timers == before
 
     def set_at(self, moment: float) -> None:
-        """Set another one, and have it say this one."""
+        """Set another deadline, but have the scope report this one."""
         self._reschedule(moment)
         self._scope._when = self.moment
 
 
 def call_at(wrapped: Any, loop: Any, args: Any, kwargs: Any, *, is_delay: bool = False) -> Any:
-    """Name a timer: when it fires is a part of the order."""
+    """Name a timer: when it fires is part of the order."""
     _made.timers += 1
     run = active_run()
     if run is None or len(args) < 2 or type(args[1]) is Outer:
@@ -92,16 +94,16 @@ def call_at(wrapped: Any, loop: Any, args: Any, kwargs: Any, *, is_delay: bool =
 
 
 def call_later(wrapped: Any, loop: Any, args: Any, kwargs: Any) -> Any:
-    """`call_at` for a loop that does not make one of the other."""
+    """`call_at` for a loop that does not implement one through the other."""
     return call_at(wrapped, loop, args, kwargs, is_delay=True)
 
 
 def call_soon_threadsafe(wrapped: Any, loop: Any, args: Any, kwargs: Any) -> Any:
-    """Name what another thread hands over: when the loop comes to it is a part of the order."""
+    """Name a callback that another thread hands over: when the loop runs it is part of the order."""
     if not args or type(args[0]) is Outer:
         return wrapped(*args, **kwargs)
     callback, *rest = args
-    if rest and type(rest[0]).__name__ == _ACLOSE:  # of a generator that was left: a loop closes it
+    if rest and type(rest[0]).__name__ == _ACLOSE:  # of an abandoned generator: the loop closes it
         return wrapped(Outer(functools.partial(_finalize, callback)), *rest, **kwargs)
     end = guard.guarded("naming what a thread hands over", _end_of, callback, rest)
     if end is None and asyncio._get_running_loop() is loop:
@@ -110,7 +112,7 @@ def call_soon_threadsafe(wrapped: Any, loop: Any, args: Any, kwargs: Any) -> Any
 
 
 def hand_over(wrapped: Any, loop: Any, end: LaneEnd | None, args: Any, kwargs: Any) -> Any:
-    """Have a loop do something for another thread, with `wrapped`."""
+    """Have a loop run a callback for another thread, with `wrapped`."""
     callback, *rest = args
     run, name = guard.guarded("naming what a thread hands over", name_handed, callback, end) or (None, "")
     try:
@@ -128,9 +130,9 @@ def _finalize(callback: Any, *args: Any) -> None:
 
 
 def _end_of(callback: Any, args: list[Any]) -> LaneEnd | None:
-    """The end of what is handed over: of a pool's future that is done, or of a call that a thread has made.
+    """The lane end behind a handed-over callback: of a pool's future that is done, or of a call that a thread has made.
 
-    A future may have been done already and be handed over by the loop's own thread: that is a matter of timing, too.
+    A future may already be done and be handed over by the loop's own thread: that depends on timing, too.
     """
     thread = getattr(callback, "__self__", None)
     if isinstance(thread, threading.Thread):
@@ -141,9 +143,9 @@ def _end_of(callback: Any, args: list[Any]) -> LaneEnd | None:
 
 
 def name_handed(callback: Any, end: LaneEnd | None) -> tuple[Run | None, str]:
-    """The run that a thread hands something to its loop in, and the name of that; '' if it is not the agent's.
+    """The run in which a thread hands over a callback, and the callback's name; '' if it is not the agent's.
 
-    What ends a lane is named by that lane, in whichever thread that is noticed.
+    A lane's end is named after the lane, whichever thread notices it.
     """
     if isinstance(end, HandedEnd):
         return end.run, "" if end.is_inside else end.name

@@ -1,7 +1,7 @@
-"""Seam: blockbuster, which raises where a program blocks its event loop, as LangGraph's server has it do.
+"""Seam: blockbuster, which raises if a program blocks its event loop; LangGraph's server uses it.
 
-Records nothing. What the recorder itself writes and reads is exempt: otherwise the run would lose what it says. The
-agent's own blocking calls raise as without us, also where a seam stands in their way.
+Records nothing. The recorder's own writes and reads are exempt: otherwise the run would lose its records. The agent's
+own blocking calls raise as without us, also through a seam.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PARTS: Final = (
     "seams/machine/files/written.py",
 )
 _OWN: Final = tuple(f"{PACKAGE}{part.replace('/', os.sep)}" for part in _PARTS)
-"""Where the agent's code is never called, so that whatever happens below is our own doing; `guarded` is there."""
+"""Code that never calls the agent's, so that everything below it is our own work; `guarded` is among it."""
 
 
 def install(module: Any, patches: Patches) -> None:
@@ -41,7 +41,7 @@ def _exempt_us(may_block: Callable[..., bool]) -> Callable[..., bool]:
 
 
 def _is_own_work(frame: FrameType | None) -> bool:
-    """Whether the recorder itself has called for this."""
+    """Whether the recorder itself made this call."""
     while frame is not None:
         if frame.f_code.co_filename.startswith(_OWN):
             return True

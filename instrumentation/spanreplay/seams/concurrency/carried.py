@@ -1,4 +1,4 @@
-"""The run of the code that starts a thread or a pool call, entered where that runs."""
+"""Carries the run of the code that starts a thread or a pool job into that thread or job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spanreplay.runtime.run import active_run
 
 
 class carried:  # noqa: N801 -- reads as a statement: `with carried_run:`
-    """Enter the run of the code that makes this, in another thread."""
+    """Enter, in another thread, the run of the code that created this object."""
 
     __slots__ = ("_run", "_token", "ends_lane")
 
@@ -23,10 +23,10 @@ class carried:  # noqa: N801 -- reads as a statement: `with carried_run:`
             run.lock_order.is_shared = True
             guard.guarded("what a run begins", run.order.begin, lane.path)
         self.ends_lane = True
-        """Whether the end of the block is the end of its lane; a pool's call ends when its future does."""
+        """Whether the end of the block is the end of its lane; a pool job's lane ends when its future does."""
 
     def end_of(self, lane: Lane) -> LaneEnd | None:
-        """The end of a lane of the run that this carries; None without one."""
+        """The end of a lane of the carried run; None without one."""
         run = self._run or active_run()
         return None if run is None else LaneEnd(run, lane.path, is_inside=lane.owner is not None)
 

@@ -1,8 +1,8 @@
-"""When the task that closes a stream goes on.
+"""Notes when the task that closes a stream goes on.
 
-Closing takes some turns of the event loop (a client gives its connection back behind a lock, or hangs up), in which
-other tasks make steps. Where they did, the return of the close takes a value of the run's logical clock, kept in the
-manifest like a timer's and named after the call: the record of the call may be written by then. A replay, which has
+Closing takes some iterations of the event loop (a client returns its connection under a lock, or hangs up), in which
+other tasks make steps. If they did, the return of the close takes a value of the run's Lamport clock, kept in the
+manifest like a timer's and named after the call, whose record may already be written by then. A replay, which has
 nothing to close, returns in the same place.
 """
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from spanreplay.runtime.calls.open_call import Crossing
 
 CLOSED: Final = "|closed|"
-"""Stands in a name between a lane and the call whose stream was closed."""
+"""In a name, separates a lane from the call whose stream was closed."""
 
 
 def _name(crossing: Crossing) -> str:
@@ -34,14 +34,14 @@ class Closing:
         self._place = _place(crossing)
 
     def ended(self) -> None:
-        """It is closed: note that, if anything else has happened since."""
+        """Note that it is closed, if anything else has happened since."""
         crossing = self._crossing
         if crossing is not None and not crossing.run.is_ended and _place(crossing) != self._place:
             guard.guarded("the end of a close", crossing.run.end_timer, _name(crossing), True)
 
 
 def _place(crossing: Crossing | None) -> tuple[int, int]:
-    """How far the run is, and the loop that runs here."""
+    """The progress of the run, and of the loop that runs here."""
     book = None if crossing is None else crossing.run.loops
     return (-1, -1) if book is None else book.place()
 

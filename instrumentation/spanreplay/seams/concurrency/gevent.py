@@ -1,10 +1,10 @@
 """Seam: gevent. Records nothing by itself; names the lane of each greenlet.
 
-A greenlet starts in an empty context: it is in the run, and in a lane below that, of the code that spawned it. What the
-recorder keeps for each thread belongs to one greenlet, and is changed where a hub switches to another.
+A greenlet starts in an empty context: it belongs to the run of the code that spawned it, in a lane below that code's.
+The recorder's state per thread belongs to one greenlet, and is exchanged when a hub switches to another.
 
-A replay lets calls end in their recorded order, and gives way to the hub meanwhile. It has no order for what greenlets
-wait for besides: a hub's own primitives expect that whoever they let go on goes on at once.
+A replay lets calls end in their recorded order, and switches to the hub meanwhile. Other waits of greenlets are not
+ordered: a hub's own primitives expect that a greenlet which they wake goes on immediately.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from spanreplay.seams.concurrency.carried import carried
 
 
 def install(module: Any, patches: Patches) -> None:
-    """Patch `gevent.hub`; hear of greenlets from `gevent`."""
+    """Patch `gevent.hub`; register for new greenlets with `gevent`."""
     if module.__name__ == "gevent.hub":
         patches.wrap(module.Hub, "switch", _switch)
         patches.wrap(module.Hub, "wait", _wait)
@@ -48,12 +48,12 @@ def install(module: Any, patches: Patches) -> None:
 
 # ── lanes ───────────────────────────────────────────────────────────────────────────────────────────
 def _is_of_run() -> bool:
-    """Whether the running greenlet is the agent's: no hub, and none that a server has for its connections."""
+    """Whether the running greenlet is the agent's: not a hub, and not one that a server uses for its connections."""
     return has_lane() or RUN.get() is not None or getcurrent().parent is None
 
 
 def _spawned(greenlet: Any) -> None:
-    """Called by gevent where a greenlet is about to be started."""
+    """Called by gevent when a greenlet is about to be started."""
     guard.guarded("the lane of a greenlet", _follow, greenlet)
 
 
@@ -76,7 +76,7 @@ def _spawn_raw(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 
 
 class _Work:
-    """What a greenlet runs, in a lane of its own."""
+    """The function that a greenlet runs, in a lane of its own."""
 
     def __init__(self, run: Run, function: Callable[..., Any], args: tuple[Any, ...], frame: Any) -> None:
         functools.update_wrapper(self, function)
@@ -99,13 +99,13 @@ caller.enters_thread(_Work.__call__.__code__)
 
 # ── waits ───────────────────────────────────────────────────────────────────────────────────────────
 def _switch(wrapped: Any, hub: Any, args: Any, kwargs: Any) -> Any:
-    """A greenlet gives way to the hub."""
+    """Exchange the per-thread state when a greenlet switches to the hub."""
     if getcurrent() is hub or active_run() is None:
         return wrapped(*args, **kwargs)
     return call_hub(lambda: wrapped(*args, **kwargs))
 
 
 def _wait(wrapped: Any, hub: Any, args: Any, kwargs: Any) -> Any:
-    """The same until a watcher of the loop ends that: a timer, or a descriptor."""
+    """Leave a wait on a watcher of the loop (a timer or a descriptor) unwatched."""
     with unwatched():
         return wrapped(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""Gives tasks, pool calls and threads their lanes, where the agent creates them."""
+"""Gives tasks, pool jobs and threads their lanes, where the agent creates them."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def install(
 ) -> None:
     """Patch the places where concurrency is created.
 
-    `root_of` gives the root lane of the active run, or None (then nothing happens); `carry` makes, where a thread or
-    a pool call is created, what its work then runs inside of: the run.
+    `root_of` returns the root lane of the active run, or None (then nothing happens). `carry`, called where a thread or
+    a pool job is created, returns the context manager in which its work will run: the run.
     """
     groups = groups or PatchGroups(None, is_replay=True)
     groups.install("order of tasks and futures", patches, ordered_sets.install, lambda: root_of() is not None)

@@ -1,8 +1,8 @@
-"""Seam: where threads of the agent meet: its locks (`threading`) and queues (`queue`).
+"""Seam: shared places of the agent's threads: its locks (`threading`) and queues (`queue`).
 
-Who takes a lock or an item next decides what a shared list holds and which worker does what. Only what the agent's own
-code makes while it runs is looked at. Of attempts that need not succeed (`acquire(False)`, a timeout) those that failed
-are noted.
+Who takes a lock or an item next decides the contents of a shared list and which worker does which job. Only objects
+that the agent's own code creates while it runs are observed. Attempts that need not succeed (`acquire(False)`, a
+timeout) are noted if they failed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _POOLS: Final = os.path.join(os.path.dirname(threading.__file__), "multiprocessi
 
 
 class Place:
-    """One object at which threads meet, in the run in which it was made."""
+    """One object that threads share, in the run in which it was made."""
 
     __slots__ = ("name", "run")
 
@@ -34,13 +34,13 @@ class Place:
         self.name = f"{sort} {lane.path}#{lane.next_index(sort)}"
 
     def shared_by(self) -> Run | None:
-        """The run, if it goes on and has several threads."""
+        """The run, if it is still active and has several threads."""
         run = self.run
         return run if run.lock_order.is_shared and not run.is_ended else None
 
 
 class _LockType(type):
-    """Its instances are also the interpreter's own locks: what was a lock before stays one."""
+    """Makes the interpreter's own locks instances of its classes too: `isinstance` still recognises every lock."""
 
     _real_type: type
 
@@ -49,7 +49,9 @@ class _LockType(type):
 
 
 class _Lock(metaclass=_LockType):
-    """A lock that is taken in the recorded order; made for the agent's code, for others the interpreter's own is."""
+    """A lock that is acquired in the recorded order; made for the agent's code only, others get the
+    interpreter's own.
+    """
 
     __slots__ = ("__weakref__", "_lock", "_place")
     _real: Any = None
@@ -93,14 +95,14 @@ class _Lock(metaclass=_LockType):
         self._lock.release()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._lock, name)  # `locked`, and what a Condition asks of an RLock
+        return getattr(self._lock, name)  # `locked`, and the methods of an RLock that a Condition uses
 
     def __repr__(self) -> str:
         return repr(self._lock)
 
 
 class _RLock(_Lock):
-    """What a Condition asks of a lock that it gives back and takes again."""
+    """Adds the methods with which a Condition releases and reacquires its lock."""
 
     __slots__ = ()
 
@@ -125,7 +127,7 @@ def _make_type(real: Any, name: str, base: type[_Lock]) -> type:
 
 
 def _follow(queue: Any) -> None:
-    """Note each item that is put in or taken out, where the queue does it: under its own lock, once."""
+    """Note each item where the queue itself adds or removes it: under its own lock, once."""
     run = active_run()
     if run is None:
         return
@@ -170,7 +172,7 @@ def _init_condition(wrapped: Any, condition: Any, args: Any, kwargs: Any) -> Non
 
 
 def _is_for_agent(frame: FrameType) -> bool:
-    """Whether the agent makes a queue here, by itself or by making a `multiprocessing.pool.ThreadPool`."""
+    """Whether the agent makes a queue here, directly or by creating a `multiprocessing.pool.ThreadPool`."""
     maker: FrameType | None = frame
     while maker is not None and maker.f_code.co_filename.startswith(_POOLS):
         maker = maker.f_back
@@ -178,7 +180,7 @@ def _is_for_agent(frame: FrameType) -> bool:
 
 
 def _make_simple(module: Any) -> type:
-    """`SimpleQueue` made of `Queue`, which is followed; its calls may be nested, by signals and finalizers too."""
+    """A `SimpleQueue` based on `Queue`, which is observed; its calls may be nested, also by signals and finalizers."""
     real = module.SimpleQueue
 
     class SimpleQueue(module.Queue, metaclass=_LockType):  # type: ignore[misc]  # its base is patched

@@ -60,7 +60,9 @@ def _start(wrapped: Any, process: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _spawn_helper(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    """A process of multiprocessing's own: one that cleans up is none of ours, a forkserver has to know the run."""
+    """Start a helper process of multiprocessing: its resource tracker is not recorded, its forkserver gets a join
+    token.
+    """
     run = active_run()
     command = " ".join(map(str, args[1])) if len(args) > 1 else ""
     if run is None:
@@ -85,7 +87,7 @@ def _join_token(run: Run, shared: ProcessGroup, lane: str, **fields: Any) -> Joi
         number=shared.new_number(),
         trace_id=f"{run.span_context.trace_id:032x}",
         span_id=f"{run.span_context.span_id:016x}",
-        argv=argv if sum(map(len, argv)) <= _ARGV_CHARACTERS_MAX else (),  # a variable of a process has its limits
+        argv=argv if sum(map(len, argv)) <= _ARGV_CHARACTERS_MAX else (),  # an environment variable has a limited size
         **fields,
     )
 
@@ -97,7 +99,7 @@ def _issue(run: Run, process: Any) -> JoinToken:
     owner = current_crossing(run.root_lane)
     target = getattr(process, "_target", None)
     worker = _process_pools.hire(run, process)
-    if worker is not None:  # when a pool starts one depends on timing
+    if worker is not None:  # when a pool starts a worker depends on timing
         path = worker[0]
     else:
         work = type(process) if target is None else peel(target, getattr(process, "_args", ()))[0]
@@ -116,7 +118,7 @@ def _issue(run: Run, process: Any) -> JoinToken:
 
 
 def _bootstrap(wrapped: Any, process: Any, args: Any, kwargs: Any) -> Any:
-    """What a new process does from its first to its last moment."""
+    """Run a new process's code from its first to its last moment, as part of the run."""
     join_token = process.__dict__.get(_JOIN_TOKEN)
     run: Run | None = process_group.candidate
     if join_token is None or run is None:
@@ -140,10 +142,10 @@ def _bootstrap(wrapped: Any, process: Any, args: Any, kwargs: Any) -> Any:
 
 
 class _Leaving:
-    """How far the end of this process has come, which another one has started."""
+    """How far the end of this process, which another one has started, has come."""
 
     has_exited = False
-    """Whether it has waited for its queues and processes. Since Python 3.13 it does so once `_bootstrap` is over."""
+    """Whether it has waited for its queues and processes. Since Python 3.13 it does so after `_bootstrap`."""
     run: Run | None = None
     """The run that ends in it then."""
 
@@ -152,7 +154,9 @@ _leaving: Final = _Leaving()
 
 
 def _exit(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    """`_exit_function`: what the process has put in queues goes out. In a spawned one the run ends with the process."""
+    """`_exit_function`: sends the items that the process has put in queues. In a spawned one the run ends with the
+    process.
+    """
     try:
         return wrapped(*args, **kwargs)
     finally:
@@ -163,7 +167,7 @@ def _exit(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _is_at_exit() -> bool:
-    """Whether it is the end of the interpreter that waits for a process."""
+    """Whether the end of the interpreter waits for a process."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         if frame.f_code.co_name == "_exit_function":
@@ -173,13 +177,13 @@ def _is_at_exit() -> bool:
 
 
 def _nothing() -> None:
-    """Be no worker: one before has ended at a call without an answer, and so would this one."""
+    """Replaces a worker's work: an earlier worker has ended at a call without an answer, and so would this one."""
 
 
 def _telling_of_misses(run: Run, work: Callable[[], None]) -> Callable[[], None]:
-    """What a pool's worker does; one that ends at a call without an answer, outside of an item, says so.
+    """A pool worker's function that reports if it ends at a call without an answer, outside an item.
 
-    The pool starts another one in its place, and so on for ever.
+    Otherwise the pool would start another one in its place, and so on forever.
     """
 
     def tell() -> None:
@@ -210,7 +214,7 @@ def _terminate(wrapped: Any, process: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _join(wrapped: Any, process: Any, args: Any, kwargs: Any) -> Any:
-    """The same for a process that is waited for; one that has ended does nothing more, however it did."""
+    """Wait for a process without blocking the replay; one that has ended, in whatever way, does nothing more."""
     run, join_token = active_run(), process.__dict__.get(_JOIN_TOKEN)
     if run is None:
         return wrapped(*args, **kwargs)
@@ -227,7 +231,7 @@ def _join(wrapped: Any, process: Any, args: Any, kwargs: Any) -> Any:
     except ReplayMiss:
         if not _is_at_exit():
             raise
-        process.kill()  # nobody is left who could end it
+        process.kill()  # nobody else can end it
         wrapped(*args, **kwargs)
     if join_token is not None and process.exitcode is not None:
         run.order.see_end(join_token.number)

@@ -1,8 +1,8 @@
-"""Tasks and futures that a set keeps in the same order in every run.
+"""Keeps tasks and futures in a set in the same order in every run.
 
 A set's order is that of its members' hashes, and a task's hash is its address. `asyncio.wait`, a task group that
-cancels what is left, and every agent with a set of its own go through such sets, so that what they do next would
-differ from run to run. Ours hash by their lane's number and path instead. Nothing else about them is different.
+cancels its remaining tasks, and every agent with a set of its own iterate over such sets, so that their next actions
+would differ from run to run. Our tasks hash by their lane's number and path instead; nothing else about them differs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _InOrder(set[Any]):
 
 
 def install(patches: Patches, is_active: Callable[[], bool]) -> None:
-    """Patch what goes through sets: `asyncio.wait`, and the order in which a pool's finished futures come."""
+    """Patch the users of such sets: `asyncio.wait`, and the order in which a pool's finished futures come."""
     import concurrent.futures._base as base
 
     def yield_finished(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:

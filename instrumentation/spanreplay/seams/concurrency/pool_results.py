@@ -1,7 +1,7 @@
-"""Seam: the agent's code waits a limited time for results of a `multiprocessing.Pool`, or looks whether they are there.
+"""Seam: the agent's code waits with a timeout for results of a `multiprocessing.Pool`, or polls for them.
 
-`get` and `next` with a timeout may end without a result, `ready` answers by what happens to be so: as of futures, each
-such end takes a value of the run's clock, and each answer of a look is a read.
+`get` and `next` with a timeout may end without a result, and the answer of `ready` depends on timing: as with futures,
+each such end takes a value of the run's Lamport clock, and each answer of a poll is a read.
 """
 
 from __future__ import annotations

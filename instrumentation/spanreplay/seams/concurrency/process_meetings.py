@@ -1,9 +1,9 @@
-"""Seam: where processes meet: the locks and queues of `multiprocessing`.
+"""Seam: shared places of processes: the locks and queues of `multiprocessing`.
 
-Who takes a lock of several processes next decides which of them gets an item of a queue, and in which order items come
-to it: all of that is made of one kind of lock. Each take gets a value of the run's logical clock, and so does each try
-that failed and each look that found nothing. A pool has an order of its own (`process_pools.py`): what it takes for
-itself is left out.
+Who takes a lock that processes share decides which of them gets an item of a queue, and in which order items arrive
+there: everything is built on one kind of lock. Each acquisition takes a value of the run's Lamport clock, and so does
+each failed attempt and each poll that found nothing. A pool has an order of its own (`process_pools.py`); its internal
+acquisitions are left out.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _POOLS: Final = frozenset(
     )
 )
 _LIMITLESS: Final = 1 << 24
-"""A semaphore that can be taken so often more is one that nobody waits for: of a queue without a limit."""
+"""A semaphore that can be acquired this many more times is never waited for: it belongs to a queue without a limit."""
 _FEEDS: Final = "_spanreplay_feeds"
-"""Attribute of a thread that brings what the agent puts in a queue."""
+"""Attribute of a thread that sends the agent's items in a queue."""
 
 
 def install(module: Any, patches: Patches) -> None:
@@ -66,7 +66,7 @@ def _ordered_run() -> Run | None:
 
 
 def _lane_here(run: Run, frame: FrameType | None, limit: float | None) -> Lane | None:
-    """The lane of the calling thread; None where what it does in this frame is no part of the run's order."""
+    """The lane of the calling thread; None if its action in this frame is not part of the run's order."""
     lane, crossing = current_place(run.root_lane)
     thread = threading.current_thread()
     if crossing is not None or is_plumbing_here.get():
@@ -77,9 +77,9 @@ def _lane_here(run: Run, frame: FrameType | None, limit: float | None) -> Lane |
 
 
 def _is_asked(frame: FrameType | None, limit: float | None) -> bool:
-    """Whether the agent or its framework asks in this frame; whether something is there already, only the agent.
+    """Whether the agent or its framework acts in this frame; for a poll (limit 0), only the agent.
 
-    How often a library takes its lock, as of a progress bar, and how often a framework looks may be a matter of time.
+    How often a library takes its lock (a progress bar) and how often a framework polls may depend on timing.
     """
     for _ in range(origin.FRAMES_MAX):
         if frame is None or frame.f_code.co_filename in _POOLS:
@@ -92,7 +92,7 @@ def _is_asked(frame: FrameType | None, limit: float | None) -> bool:
 
 
 def _start_feeder(wrapped: Any, queue: Any, args: Any, kwargs: Any) -> Any:
-    """The thread that brings the items of a queue to its pipe starts; it does nothing before this returns."""
+    """Mark the thread that sends a queue's items to its pipe; it does nothing before this returns."""
     result = wrapped(*args, **kwargs)
     if guard.guarded("the thread of a queue", _is_asked, sys._getframe(1), None):
         vars(queue._thread)[_FEEDS] = True
@@ -100,7 +100,7 @@ def _start_feeder(wrapped: Any, queue: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _put(wrapped: Any, queue: Any, args: Any, kwargs: Any) -> Any:
-    """`JoinableQueue.put`, which takes the lock of several processes with that of its own threads in hand."""
+    """`JoinableQueue.put`, which takes a lock that processes share while it holds that of its own threads."""
     _putting.queue = queue
     try:
         return wrapped(*args, **kwargs)
@@ -117,9 +117,9 @@ _putting: Final = _Putting()
 
 
 def _give_way(run: Run, semlock: Any, name: str) -> None:
-    """Leave the queue to the thread that brings its items until it is the turn of the lock that a put takes.
+    """Leave the queue to the thread that sends its items until it is the turn of the lock that a put takes.
 
-    What that thread did before may come before the lock in the recorded order, and needs what the put has in hand.
+    That thread's earlier actions may precede the lock in the recorded order, and need the mutex that the put holds.
     """
     queue = _putting.queue
     if queue is not None and semlock is queue._cond._lock._semlock:
@@ -128,7 +128,7 @@ def _give_way(run: Run, semlock: Any, name: str) -> None:
 
 # ── locks ───────────────────────────────────────────────────────────────────────────────────────────
 def _make_lock(wrapped: Any, lock: Any, args: Any, kwargs: Any) -> None:
-    """Locks, semaphores, events and conditions of processes are all made of this one."""
+    """Locks, semaphores, events and conditions of processes are all built on this one."""
     wrapped(*args, **kwargs)
     if not guard.guarded("the lock of a queue", _is_limitless, lock._semlock):  # a spawned process has no run yet
         lock.acquire = functools.partial(_take, lock._semlock)
@@ -165,13 +165,13 @@ def _take(semlock: Any, block: bool = True, timeout: float | None = None) -> boo
     try:
         return run.order.meet(name, take, limit)
     except BaseException:
-        if is_taken:  # whoever asked does not know that it has it
+        if is_taken:  # the caller does not know that it holds the lock
             semlock.release()
         raise
 
 
 def _take_in_time(run: Run, semlock: Any, limit: float | None) -> bool:
-    """Take a lock, for which the thread may have to wait until another process gives it back."""
+    """Acquire a lock; the thread may have to wait until another process releases it."""
     if semlock.acquire(False):
         return True
     if limit == 0:
@@ -191,7 +191,7 @@ def _take_in_time(run: Run, semlock: Any, limit: float | None) -> bool:
 
 # ── pipes ───────────────────────────────────────────────────────────────────────────────────────────
 def receive(wrapped: Callable[..., Any], connection: Any, args: Any, kwargs: Any) -> Any:
-    """Read what another process sends."""
+    """Read data that another process sends."""
     run = active_run()
     if run is None:
         return wrapped(*args, **kwargs)
@@ -200,7 +200,7 @@ def receive(wrapped: Callable[..., Any], connection: Any, args: Any, kwargs: Any
 
 
 def _poll(wrapped: Any, connection: Any, args: Any, kwargs: Any) -> Any:
-    """Look whether another process has sent something, and wait some time for it."""
+    """Check whether another process has sent something, and wait some time for it."""
     timeout = args[0] if args else kwargs.get("timeout", 0.0)
     if timeout is None:
         return receive(wrapped, connection, args, kwargs)
@@ -217,7 +217,7 @@ def _poll(wrapped: Any, connection: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _wait_for_any(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    """`multiprocessing.connection.wait`: which of several pipes, sockets and processes have something to tell."""
+    """`multiprocessing.connection.wait`: which of several pipes, sockets and processes are ready."""
     run = _ordered_run()
     if run is None or _is_inner(sys._getframe(1)):
         return wrapped(*args, **kwargs)
@@ -233,7 +233,7 @@ def _wait_for_any(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _is_inner(frame: FrameType | None) -> bool:
-    """Whether it is a pipe that looks into itself."""
+    """Whether a pipe is polling itself."""
     while frame is not None and origin.is_ours(frame.f_code.co_filename):
         frame = frame.f_back
     return frame is not None and frame.f_code.co_filename == f"{_FOLDER}connection.py"

@@ -1,10 +1,10 @@
 """Seam: pools of processes, `concurrent.futures.ProcessPoolExecutor` and `multiprocessing.Pool`.
 
-A pool's workers are no lanes: what they work on has the lane of its `submit`, `map`, `apply_async` and so on, and each
-item of a `Pool` one below. Which worker takes which item depends on time, and decides what the globals of its modules
-hold: a recording keeps it, and a replay gives each worker a queue of its own (`replayer/schedule/process_queues.py`).
-What comes back from a pool comes, in a replay, in the recorded order: the worker holds its result back until the one
-before it has arrived.
+A pool's workers are not lanes: their jobs have the lane of the `submit`, `map`, `apply_async` and so on, and each item
+of a `Pool` one below. Which worker takes which item depends on timing, and decides the contents of its modules'
+globals: a recording keeps it, and a replay gives each worker a queue of its own
+(`replayer/schedule/process_queues.py`). In a replay, results of a pool arrive in the recorded order: a worker holds its
+result back until the one before it has arrived.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from spanreplay.runtime.processes import JoinToken, ProcessGroup, RemoteCrossing
 from spanreplay.runtime.run import Run, active_run
 
 _STAFF: Final = "_spanreplay_staff"
-"""Attribute of the queue that a pool's workers take items from."""
+"""Attribute of the queue from which a pool's workers take items."""
 _LANES: Final = "_spanreplay_lanes"
-"""Attribute of what a pool's items come to: number of an item → lane."""
+"""Attribute of the object that receives results of a pool's items: number of an item → lane."""
 _KILLED: Final = "_spanreplay_killed"
 """Attribute of a process: whether it is the worker of a pool that kills it at its end."""
 _TASK_QUEUE: Final = "_taskqueue"
@@ -87,11 +87,13 @@ def _staff(run: Run) -> _Staff:
 
 
 class _Here:
-    """What this process is, if it is a worker."""
+    """The state of this process as a worker."""
 
     number = -1
     is_of_pool = False
-    """Whether its pool is a `multiprocessing.Pool`, whose workers end by what is no `Exception`."""
+    """Whether its pool is a `multiprocessing.Pool`; an exception that is not an `Exception` ends such a
+    pool's workers.
+    """
     lane_done = ""
     """The lane whose result it sends back next."""
 
@@ -100,7 +102,7 @@ _here: Final = _Here()
 
 
 def enter(run: Run, process: Any, number: int) -> None:
-    """Be a worker from now on, in a process that was just started."""
+    """Become a worker, in a process that was just started."""
     _here.number, _here.is_of_pool = number, _is_killed(process)
     given = process._args
     if not _is_killed(process):
@@ -116,7 +118,7 @@ def enter(run: Run, process: Any, number: int) -> None:
 
 
 def state_before_end(run: Run, process: Any, join_token: JoinToken) -> None:
-    """A pool is about to kill one of its workers: what that did is stated before."""
+    """Have a worker report its work before its pool kills it."""
     shared = run.process_group
     if shared is None or not getattr(process, _KILLED, False) or process.exitcode is not None:
         return
@@ -130,14 +132,14 @@ def state_before_end(run: Run, process: Any, join_token: JoinToken) -> None:
 
 @dataclass(frozen=True)
 class Missed:
-    """What an item of a `multiprocessing.Pool` gives if a call of it has no answer in a replay."""
+    """The result of a `multiprocessing.Pool` item if one of its calls has no answer in a replay."""
 
     message: str
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a pool's worker is given: a function, and the lane that it runs in."""
+    """A job of a pool's worker: a function, and the lane that it runs in."""
 
     function: Any
     lane: str
@@ -240,7 +242,7 @@ def _send_back(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 # ── multiprocessing.Pool ────────────────────────────────────────────────────────────────────────────
 class _Giving(threading.local):
     function: Any = None
-    """What the calling thread gives a pool to do."""
+    """The function that the calling thread gives to a pool."""
 
 
 _giving: Final = _Giving()
@@ -256,7 +258,7 @@ def _install_pool(module: Any, patches: Patches) -> None:
 
 
 def _terminate_pool(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    """In a replay, let the workers come as far as they had come before the pool empties their queues and ends them."""
+    """In a replay, let the workers get as far as when recorded before the pool empties their queues and ends them."""
     run, staff = active_run(), getattr(args[1], _STAFF, None)
     if run is not None and run.session is not None and staff is not None:
         guard.guarded("the end of a pool", run.session.ended_workers.wait_made, staff.lane, run.session.gate)
@@ -272,7 +274,7 @@ def _give(wrapped: Any, pool: Any, args: Any, kwargs: Any) -> Any:
 
 
 class _TaskQueue:
-    """Stands for a pool's attribute, which it gets once it has its other queues and before it starts its workers."""
+    """Replaces a pool's attribute that is set after its other queues and before its workers are started."""
 
     def __get__(self, pool: Any, owner: Any = None) -> Any:
         return self if pool is None else vars(pool)[_TASK_QUEUE]
@@ -293,14 +295,14 @@ class _TaskQueue:
 
 
 class _Tasks:
-    """The queue in which a pool gathers what it is given; each item gets its lane here."""
+    """The queue in which a pool gathers its jobs; each item gets its lane here."""
 
     def __init__(self, queue: Any, pool: Any) -> None:
         self._queue = queue
         self._pool = weakref.ref(pool)
 
     def put(self, given: Any) -> None:
-        """Add some items, with what is to be told how many they were; None at the end."""
+        """Add some items, with the object to be told their number; None at the end."""
         run = active_run()
         if run is not None and isinstance(given, tuple):
             items = guard.guarded("the items of a pool", self._name, run, given[0])
@@ -321,7 +323,7 @@ class _Tasks:
 def _with_lanes(run: Run, items: Iterable[Any], lane: str, owner: int, results: Any) -> Iterator[Any]:
     is_one = isinstance(items, list)
     for job, number, function, args, kwargs in items:
-        if getattr(function, "__name__", "") == "_helper_reraises_exception":  # which a worker knows by its identity
+        if getattr(function, "__name__", "") == "_helper_reraises_exception":  # which a worker recognises by its identity
             yield job, number, function, args, kwargs
             continue
         path = lane if is_one else f"{lane}/{_ITEM}{number + 1}"
@@ -334,7 +336,7 @@ def _with_lanes(run: Run, items: Iterable[Any], lane: str, owner: int, results: 
 
 
 def _settle(wrapped: Any, result: Any, args: Any, kwargs: Any) -> Any:
-    """An item's result is about to be seen."""
+    """Note the end of an item's lane when its result is about to be seen."""
     run, lane = active_run(), vars(result).get(_LANES, {}).pop(args[0], None)
     if run is None or lane is None:
         return wrapped(*args, **kwargs)

@@ -1,9 +1,9 @@
-"""When an answer is back in the agent's code, where several threads ask.
+"""Notes when an answer is back in the agent's code, if several threads ask.
 
-An SDK computes for some milliseconds between the end of a response, which is the call's end, and its return; and we
-write the record of a call. Two threads whose answers come within that may go on in the other order. Each return takes a
-value of the run's logical clock, as waits of threads do (`thread_waits.py`), and a replay returns in that order. One
-row of RETURNS is a method; a Python call that is a boundary notes its return itself (`function_calls.py`).
+After a response, which ends the call, an SDK computes for some milliseconds before it returns, and we write the call's
+record. Two threads whose answers come within that time may go on in the other order. Each return takes a value of the
+run's Lamport clock, as waits of threads do (`thread_waits.py`), and a replay returns in that order. One row of RETURNS
+is a method; a Python call that is a boundary notes its return itself (`function_calls.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from spanreplay.runtime.run import active_run
 
 
 class Returning(NamedTuple):
-    """Methods of a class by which agents ask for something that takes time."""
+    """Methods of a class with which agents request something that takes time."""
 
     module: str
     owner: str

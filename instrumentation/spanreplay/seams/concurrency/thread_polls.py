@@ -1,8 +1,8 @@
-"""Seam: the agent's code looks whether another thread is done, without waiting for it.
+"""Seam: the agent's code polls whether another thread is done, without waiting for it.
 
-`Future.done` and `Thread.is_alive` answer by what happens to be so in that microsecond: each answer is a read, as one
-of the clock. In a replay the recorded one is given; what was over then is waited for first. Only the looks of the
-agent's own code are reads: how often a library looks is a matter of time.
+The answers of `Future.done` and `Thread.is_alive` depend on timing, so each is a read, like one of the clock. A replay
+gives the recorded answer, after waiting for the thread if it was over when recorded. Only polls of the agent's own code
+are reads: how often a library polls depends on timing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ALIVE: Final = source("thread", "Thread.is_alive", is_loose=True)
 
 
 def _poll(real: Callable[[Any], bool], shown: Source, instance: Any, *, over: bool) -> bool:
-    """What the agent is told; `over` is the answer that stays."""
+    """The answer that the agent is given; `over` is the final answer."""
     run = active_run()
     if run is None or run.reads is None or current_crossing(run.root_lane) is not None:
         return real(instance)
@@ -38,7 +38,7 @@ def _poll(real: Callable[[Any], bool], shown: Source, instance: Any, *, over: bo
 
 
 def install_look(patches: Patches, owner: Any, name: str, shown: Source, *, over: bool) -> None:
-    """Patch one way to look; `over` is the answer that stays."""
+    """Patch one way to poll; `over` is the final answer."""
     real = getattr(owner, name)
 
     def look(self: Any) -> bool:
@@ -51,6 +51,6 @@ def install_look(patches: Patches, owner: Any, name: str, shown: Source, *, over
 
 
 def install(patches: Patches) -> None:
-    """Patch the two ways to look."""
+    """Patch the two ways to poll."""
     install_look(patches, base.Future, "done", DONE, over=True)
     install_look(patches, threading.Thread, "is_alive", ALIVE, over=False)

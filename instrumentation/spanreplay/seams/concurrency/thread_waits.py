@@ -1,11 +1,11 @@
-"""Waits of threads whose end is a matter of time: what was done by then, and what nothing came of.
+"""Waits of threads whose end depends on timing: which futures were done by then, and which waits expired.
 
-`concurrent.futures.wait` returns what is done at that moment, a wait with a timeout may end without what it waited for,
-and threads take turns by sleeping. Each such end takes a value of the run's logical clock, named by the thread's lane
-and its number there, so that a replay gives the same futures and lets the same waits expire
-(`replayer/schedule/thread_waits.py`). Only what the agent's own code or its framework asks for counts: how often a
-server or a pool of a library looks around is a matter of time. What a boundary's own body waits for is left out: in a
-replay that body does not run.
+`concurrent.futures.wait` returns the futures that are done at that moment, a wait with a timeout may expire, and
+threads take turns by sleeping. Each such end takes a value of the run's Lamport clock, named by the thread's lane and
+its number there, so that a replay returns the same futures and lets the same waits expire
+(`replayer/schedule/thread_waits.py`). Only waits of the agent's own code or its framework count: how often a server or
+a library's pool polls depends on timing. Waits of a boundary's own body are left out: in a replay that body does not
+run.
 """
 
 from __future__ import annotations
@@ -63,15 +63,15 @@ TIMED: Final = (
 _CARRIERS: Final = frozenset(
     each.__code__.co_filename for each in (threading.Thread.join, queue.Queue.join, base.Future.cancel)
 )
-"""Files that only carry out what their caller wants to wait for."""
+"""Files that only carry out their caller's wait."""
 _CANCELLERS: Final = _CARRIERS | {concurrent.futures.ThreadPoolExecutor.shutdown.__code__.co_filename, __file__}
 _TAKE_RESULT: Final = getattr(getattr(base, "_result_or_cancel", None), "__code__", None)
-"""`Executor.map` cancels each future whose result it has taken; it is done, and nothing is to be noted."""
+"""`Executor.map` cancels each future whose result it has taken; the future is done, and nothing is to be noted."""
 _TIMER: Final = threading.Timer.run.__code__
 
 
 def install(patches: Patches) -> None:
-    """Patch what threads wait with."""
+    """Patch the functions with which threads wait."""
     patches.wrap(base, "wait", wait_futures)
     patches.replace(concurrent.futures, "wait", base.wait)
     patches.wrap(base, "as_completed", take_completed)
@@ -85,7 +85,7 @@ def install(patches: Patches) -> None:
 
 
 def _lane_here(run: Run, frame: FrameType | None, carriers: Collection[str] = _CARRIERS) -> Lane | None:
-    """The lane of the calling thread, or None where what it does in this frame is not the agent's."""
+    """The lane of the calling thread, or None if its action in this frame is not the agent's."""
     lane, crossing = current_place(run.root_lane)
     if crossing is not None or is_plumbing_here.get():
         return None
@@ -96,7 +96,7 @@ def _lane_here(run: Run, frame: FrameType | None, carriers: Collection[str] = _C
 def _is_asked(
     frame: FrameType | None, carriers: Collection[str], is_by: Callable[[FrameType], bool] = origin.is_agent
 ) -> bool:
-    """Whether the agent's own code or its framework waits in this frame, or in what it calls for that."""
+    """Whether the agent's own code or its framework waits in this frame, or in a function that it calls to wait."""
     for _ in range(origin.FRAMES_MAX):
         if frame is None:
             return False
@@ -111,7 +111,7 @@ def _is_asked(
 
 # ── futures ─────────────────────────────────────────────────────────────────────────────────────────
 def wait_futures(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    """`concurrent.futures.wait`, whose result is noted; in a replay, the recorded one."""
+    """`concurrent.futures.wait`, whose result is noted; a replay returns the recorded one."""
     run = active_run()
     if run is None:
         return wrapped(*args, **kwargs)
@@ -128,7 +128,7 @@ def wait_futures(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _set_of(lane: Lane, futures: Sequence[LaneFuture]) -> str:
-    """A name for some futures, and the number of their wait: how often a library waits may be a matter of time."""
+    """A name for some futures, and the number of their wait: how often a library waits may depend on timing."""
     digest = hashlib.sha256("\n".join(lanes_of(futures)).encode()).hexdigest()[:16]
     return f"{digest}.{lane.next_index(f'wait {digest}')}"
 
@@ -138,7 +138,7 @@ def _read(fs: Any, timeout: Any = None, return_when: Any = concurrent.futures.AL
 
 
 def _in_order(futures: Sequence[Any]) -> Sequence[LaneFuture] | None:
-    """The futures in the order of their lanes; None if some are not ours, or they are too many."""
+    """The futures in the order of their lanes; None if some are not ours, or there are too many."""
     found = set(futures)
     if not 0 < len(found) <= FUTURES_MAX:
         return None
@@ -148,7 +148,7 @@ def _in_order(futures: Sequence[Any]) -> Sequence[LaneFuture] | None:
 
 
 def take_completed(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    """`concurrent.futures.as_completed`, of which is noted how many came in time; in a replay, as many."""
+    """`concurrent.futures.as_completed`: how many futures came in time is noted; a replay yields as many."""
     fs, timeout, _ = _read(*args, **kwargs)
     run = None if timeout is None else active_run()
     lane = None if run is None else guard.guarded("naming a wait", _lane_here, run, sys._getframe(1))
@@ -172,7 +172,9 @@ def cancel_noted(run: Run, name: str, future: Any, cancel: Callable[[], bool]) -
 
 
 def shut_down(wrapped: Any, pool: Any, args: Any, kwargs: Any) -> Any:
-    """`ThreadPoolExecutor.shutdown`; in a replay it cancels what it did then, whatever the pool has begun."""
+    """`ThreadPoolExecutor.shutdown`; a replay cancels the jobs that were cancelled when recorded, whatever
+    has begun.
+    """
     run = active_run()
     if run is not None and kwargs.get("cancel_futures"):
         run.order.shut_down(pool)
@@ -181,7 +183,7 @@ def shut_down(wrapped: Any, pool: Any, args: Any, kwargs: Any) -> Any:
 
 # ── timeouts ────────────────────────────────────────────────────────────────────────────────────────
 def wrap_timed(timed: Timed) -> Callable[[Any, Any, Any, Any], Any]:
-    """What `Patches.wrap` puts around a function that waits for a limited time."""
+    """The wrapper for `Patches.wrap` around a function that waits with a timeout."""
 
     def wait(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         limit = timed.limit_of(args, kwargs)
@@ -211,7 +213,7 @@ def wrap_timed(timed: Timed) -> Callable[[Any, Any, Any, Any], Any]:
 
 
 def _pass(run: Run, lane: Lane, wrapped: Any, args: Any, kwargs: Any, *, is_timed: bool, is_own: bool) -> Any:
-    """A wait for what has happened already: it can't expire, and takes its number all the same."""
+    """A wait for something that has already happened: it can't expire, but still takes its number."""
     if is_timed:
         lane.next_index("timed")
     result = wrapped(*args, **kwargs)
@@ -221,7 +223,7 @@ def _pass(run: Run, lane: Lane, wrapped: Any, args: Any, kwargs: Any, *, is_time
 
 
 def _go_on_in_turn(run: Run, call: Callable[[], Any]) -> Any:
-    """Wait for what others may wait for too, and note the order in which they go on."""
+    """Wait for an event that others may wait for too, and note the order in which they go on."""
     try:
         with unwatched():
             return call()
@@ -231,7 +233,7 @@ def _go_on_in_turn(run: Run, call: Callable[[], Any]) -> Any:
 
 
 def meet(wrapped: Any, barrier: Any, args: Any, kwargs: Any) -> Any:
-    """`Barrier.wait`, which lets many go on at once."""
+    """`Barrier.wait`, which releases many threads at once."""
     run = None if wait_state.is_known else active_run()
     lane = None if run is None else guard.guarded("naming a wait", _lane_here, run, sys._getframe(1))
     if run is None or lane is None or not _is_asked(sys._getframe(1), _CARRIERS, origin.is_own):
@@ -245,7 +247,7 @@ def _lane_of(run: Run, instance: Any, frame: FrameType) -> Lane | None:
 
 # ── sleeps ──────────────────────────────────────────────────────────────────────────────────────────
 def sleep(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    """`time.sleep`, by which threads take turns; in a replay it ends when it is its turn."""
+    """`time.sleep`, with which threads take turns; in a replay it ends when it is its turn."""
     run = active_run()
     if run is None or not run.lock_order.is_shared:
         return wrapped(*args, **kwargs)

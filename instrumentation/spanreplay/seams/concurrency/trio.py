@@ -1,9 +1,10 @@
-"""Seam: trio. Records nothing by itself; names the lane of each task and thread call, and keeps trio's order.
+"""Seam: trio. Records nothing by itself; names the lane of each task and thread call, and fixes trio's order.
 
-Trio leaves open in which order tasks run that can run at once: it reverses every other batch by chance, and walks
-through sets. While a run is active it runs them in the order in which they were woken up, which trio may choose, too.
+Trio does not define the order of tasks that can run at once: it randomly reverses batches, and iterates over sets.
+While a run is active it runs them in the order in which they were woken up, which is one of trio's permitted orders.
 
-Deadlines are what asyncio's timers are, and `trio.sleep` is one. In a replay they pass when they did, at once.
+Deadlines correspond to asyncio's timers, and `trio.sleep` is one. In a replay they pass at their recorded place,
+without waiting.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ _ENTERED: Final = "|entered"
 """Marks a deadline that had passed when its scope was entered."""
 _CANCEL: Final = "_cancel" if hasattr(core.CancelScope, "_cancel") else "cancel"  # until 0.31
 _BY_NUMBER: Final = "_ALLOW_DETERMINISTIC_SCHEDULING"
-"""Whether each batch is sorted by when its tasks were made, as Hypothesis wants it where it is imported."""
+"""Whether each batch is sorted by its tasks' creation, which Hypothesis requests when it is imported."""
 _IDLE_S: Final = "IDLE_TIMEOUT"
 """How long an idle thread lives."""
 _FINALIZE: Final = "finalize_in_trio_context"
 _FINALIZE_ONE: Final = "_finalize_one"
-"""What trio does with an asynchronous generator that was left."""
+"""Trio's function that closes an abandoned asynchronous generator."""
 _CURRENT_TIME: Final = source("clock", "trio.current_time", family="trio")
 
 
@@ -56,7 +57,7 @@ _guest: Final = _Guest()
 
 
 class _InOrder:
-    """Stands for trio's `random.Random` while a run is active: what was woken up first runs first."""
+    """Replaces trio's `random.Random` while a run is active: the task that was woken up first runs first."""
 
     def __init__(self, real: random.Random) -> None:
         self._real = real
@@ -130,7 +131,7 @@ def _spawn(wrapped: Any, runner: Any, args: Any, kwargs: Any) -> Any:
         kwargs["context"] = context = runner.system_context.copy()
     if context is not None:
         enter_contexts([context], lane)
-        if getattr(function, "__name__", "") == _FINALIZE_ONE:  # when is up to the garbage collector
+        if getattr(function, "__name__", "") == _FINALIZE_ONE:  # the garbage collector decides when
             context.run(set_in_own_context, FINALIZING, True)
         return wrapped(*args, **kwargs)
     with inside_lane(lane):
@@ -138,9 +139,9 @@ def _spawn(wrapped: Any, runner: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _recalculate(wrapped: Any, status: Any, args: Any, kwargs: Any) -> Any:
-    """`CancelStatus.recalculate`, with the tasks that it cancels in the order in which they were made.
+    """`CancelStatus.recalculate`, cancelling tasks in the order in which they were created.
 
-    Trio goes through sets, scope by scope; a call that is served has not the scopes that its body had.
+    Trio iterates over sets, scope by scope; a served call does not have the scopes of its body.
     """
     if active_run() is None:
         return wrapped(*args, **kwargs)
@@ -149,7 +150,7 @@ def _recalculate(wrapped: Any, status: Any, args: Any, kwargs: Any) -> Any:
         current = todo.pop()
         scope = current._scope
         is_above = current.parent_cancellation_is_visible_to_us
-        is_cancelled = scope._cancel_called or is_above  # not `cancel_called`, which looks at the clock
+        is_cancelled = scope._cancel_called or is_above  # not `cancel_called`, which checks the clock
         if is_cancelled == current.effectively_cancelled:
             continue
         if is_above and getattr(scope, "_cancel_reason", 0) is None:
@@ -165,7 +166,7 @@ def _recalculate(wrapped: Any, status: Any, args: Any, kwargs: Any) -> Any:
 
 def _set_event(wrapped: Any, event: Any, args: Any, kwargs: Any) -> Any:
     if not event.is_set() and active_run() is not None:
-        event._tasks = sorted(event._tasks, key=_creation)  # asked for no more once it is set
+        event._tasks = sorted(event._tasks, key=_creation)  # not used any more once the event is set
     return wrapped(*args, **kwargs)
 
 
@@ -180,12 +181,12 @@ def _install_deadlines(patches: Patches) -> None:
 
     def fire(loop: TrioLoop, scope: Any, deadline: float) -> None:
         clock: Any = clock_of(loop)
-        clock._jump(deadline)  # whoever is woken up may look at the clock
+        clock._jump(deadline)  # a task that is woken up may look at the clock
         loop.deadlines.handles.pop(scope, None)
         getattr(scope, _CANCEL)(*cancel_args)
 
     def cancel_called(scope: Any) -> Any:
-        """In a replay a deadline passes when it did, not when the clock says so."""
+        """In a replay a deadline passes where it passed when recorded, not when the clock says so."""
         loop = find_loop()
         clock: Any = clock_of(loop)
         if loop is not None and scope in loop.deadlines.handles:
@@ -208,7 +209,7 @@ def _install_deadlines(patches: Patches) -> None:
 
 
 def _enter_scope(wrapped: Any, scope: Any, args: Any, kwargs: Any) -> Any:
-    """A scope is entered: whether its deadline has passed already is a matter of time."""
+    """A scope is entered: whether its deadline has already passed depends on timing."""
     run, loop = active_run(), find_loop()
     after, deadline = getattr(scope, "_relative_deadline", math.inf), scope._deadline
     if run is None or loop is None or min(after, deadline) in (math.inf, -math.inf) or scope._cancel_called:
@@ -220,7 +221,7 @@ def _enter_scope(wrapped: Any, scope: Any, args: Any, kwargs: Any) -> Any:
 
 
 class _Entry:
-    """A scope with a deadline that is entered."""
+    """A scope with a deadline that is being entered."""
 
     def __init__(self, enter: Callable[[], Any], scope: Any, moment: float) -> None:
         self._enter = enter
@@ -228,14 +229,14 @@ class _Entry:
         self.moment = moment
 
     def set(self) -> Any:
-        """Enter it."""
+        """Enter the scope."""
         return self._enter()
 
     def set_at(self, moment: float) -> Any:
-        """Enter it with another deadline."""
+        """Enter the scope with another deadline."""
         scope = self._scope
         scope._deadline = moment
-        if getattr(scope, "_relative_deadline", math.inf) < math.inf:  # it is the one or the other
+        if getattr(scope, "_relative_deadline", math.inf) < math.inf:  # only one of the two may be set
             scope._relative_deadline = math.inf
         try:
             return self._enter()
@@ -244,14 +245,14 @@ class _Entry:
 
     @property
     def has_passed(self) -> bool:
-        """Whether it is cancelled since."""
+        """Whether the scope has been cancelled since."""
         return bool(self._scope._cancel_called)
 
 
 def _add_deadline(fire: Any, wrapped: Any, deadlines: Any, args: Any, kwargs: Any) -> Any:
     run, loop = active_run(), find_loop()
     deadline, scope = args
-    if run is None or loop is None or deadline == float("-inf"):  # trio's own way of a checkpoint
+    if run is None or loop is None or deadline == float("-inf"):  # trio's own kind of checkpoint
         return wrapped(*args, **kwargs)
     name = loop.deadlines.name(run, scope)
     clock: Any = clock_of(loop)
@@ -290,7 +291,7 @@ def _cancel(wrapped: Any, scope: Any, args: Any, kwargs: Any) -> Any:
     if not name:
         return wrapped(*args, **kwargs)
     run.order.pass_deadline(name if is_expiring else name + POLLED)
-    loop.deadlines.is_expiring = False  # what is cancelled with it is no deadline of its own
+    loop.deadlines.is_expiring = False  # scopes that are cancelled with it have no deadline of their own
     try:
         return wrapped(*args, **kwargs)
     finally:
@@ -327,7 +328,9 @@ def run_in_thread(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _start_thread(wrapped: Any, cache: Any, args: Any, kwargs: Any) -> Any:
-    """A thread of trio's cache, which is used again, is no lane; in a replay each call has the one that it had."""
+    """A reused thread of trio's cache is not a lane; in a replay each call gets the thread that ran it when
+    recorded.
+    """
     run = active_run()
     with unnumbered_threads():
         if run is None or len(args) < 2:
@@ -336,7 +339,7 @@ def _start_thread(wrapped: Any, cache: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _run_sync_soon(wrapped: Any, entries: Any, args: Any, kwargs: Any) -> Any:
-    """Another thread has trio do something, or gives it a result: when it is done is part of the order."""
+    """Another thread has trio run a callback, or gives it a result: when it runs is part of the order."""
     loop = loops_by_entries.get(id(entries))
     is_own = not args or type(args[0]) is Outer or getattr(args[0], "__name__", "") == _FINALIZE
     if loop is None or is_own or kwargs.get("idempotent"):
@@ -348,7 +351,7 @@ def _run_sync_soon(wrapped: Any, entries: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _send_message(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    """A thread waits until trio has done something; whoever ends that says that the thread is about to go on."""
+    """A thread waits until trio has run a function; whoever ends that announces that the thread is about to go on."""
     run = active_run()
     if run is None or len(args) < 2:
         return wrapped(*args, **kwargs)

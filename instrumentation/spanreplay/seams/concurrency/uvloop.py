@@ -1,7 +1,7 @@
-"""Seam: uvloop's event loop, which is none of asyncio's.
+"""Seam: uvloop's event loop, which is not one of asyncio's.
 
-Records nothing; names the lane of each task, and notes the connections that it makes past Python's sockets. uvloop
-keeps its own time and lets nobody see what it does next, so a replay runs the program on asyncio's own loop, which
+Records nothing; names the lane of each task, and notes the connections that it makes without Python's sockets. uvloop
+keeps its own time and does not reveal its next callback, so a replay runs the program on asyncio's own loop, which
 passes for uvloop's.
 """
 
@@ -52,7 +52,7 @@ _CONNECTS: Final[Mapping[str, Callable[[Sequence[Any], Mapping[str, Any]], objec
     "create_unix_connection": lambda args, kwargs: _find(args, kwargs, 1, "path"),
     "sock_connect": lambda args, kwargs: _find(args, kwargs, 1, "address"),
 }
-"""What makes a connection, and where its arguments say to whom; None where they don't."""
+"""Methods that make a connection → the address in their arguments; None if there is none."""
 
 
 def _connect(name: str, find: Callable[..., object], wrapped: Any, loop: Any, args: Any, kwargs: Any) -> Any:
@@ -79,7 +79,7 @@ async def _create_server(wrapped: Any, loop: Any, args: Any, kwargs: Any) -> Any
 
 
 class _StandIn(asyncio.SelectorEventLoop):
-    """A loop of asyncio's that is an instance of uvloop's class for those who ask, as `uvloop.run` does."""
+    """An asyncio loop that `isinstance` takes for an instance of uvloop's class, as `uvloop.run` checks."""
 
     _passes_for: type = asyncio.SelectorEventLoop
 

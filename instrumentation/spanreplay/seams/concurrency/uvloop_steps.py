@@ -1,7 +1,7 @@
-"""Seam: the order of things in uvloop's event loop.
+"""Seam: the order of events in uvloop's event loop.
 
-Records nothing; notes when timers fire and when threads are heard, and counts the steps between completions where the
-loop is told to run something.
+Records nothing; notes when timers fire and when handed-over callbacks run, and counts the steps between completions
+where callbacks are scheduled.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def install(module: Any, patches: Patches) -> None:
 
 
 def _call_soon(wrapped: Any, loop: Any, args: Any, kwargs: Any) -> Any:
-    """Have a step counted; in a run, from the first thing on that a loop is told to do."""
+    """Have a step counted; in a run, from the first callback on that the loop is given."""
     counter: _Counter | None = loop.__dict__.get(STATE)
     if counter is None:
         if active_run() is None:
@@ -43,7 +43,7 @@ def _call_soon(wrapped: Any, loop: Any, args: Any, kwargs: Any) -> Any:
 
 
 class _Step:
-    """One thing that a loop was told to do."""
+    """One callback that a loop was given."""
 
     __slots__ = ("_callback", "_counter", "handle")
 
@@ -68,7 +68,7 @@ class _Step:
 
 
 class _Counter:
-    """Stands for `steps.Watched` and its queue where the loop's own queue cannot be seen; for the loop's thread."""
+    """Stands for `steps.Watched` and its queue if the loop's own queue can't be seen; used by the loop's thread."""
 
     def __init__(self, call_soon: Callable[..., Any]) -> None:
         self.queue = self
@@ -81,7 +81,7 @@ class _Counter:
 
     @property
     def turn(self) -> int:
-        """A number of the loop's turn; the loop says when the next one begins."""
+        """A number for the loop's iteration; the loop itself reports the next one."""
         if not self._is_marked:
             self._is_marked = True
             self._call_soon(self._next_turn)
@@ -92,22 +92,22 @@ class _Counter:
         self._is_marked = False
 
     def is_busy(self) -> bool:
-        """Whether the loop has something to do; what was cancelled will not be done."""
+        """Whether the loop has something to run; cancelled callbacks don't count."""
         return any(not step.handle.cancelled() for step in self.waiting)
 
     def rest(self) -> None:
-        """The loop has nothing to do."""
+        """Note that the loop is idle."""
         self.waiting.clear()
         for place in self.places.values():
             place.first = place.first_of_turn = -1
 
     def place_of(self, run: Owner) -> Place:
-        """Where a run is."""
+        """The position of a run."""
         return self.places.setdefault(run if run.is_entered else None, Place())
 
     def take_select(self) -> None:
-        """There is none to take over."""
+        """No-op: there is none to take over."""
 
     def leave(self, run: Owner) -> None:
-        """One run less."""
+        """Stop counting for a run."""
         self.places.pop(run if run.is_entered else None, None)

@@ -1,7 +1,7 @@
 """Work that an event loop hands to a thread of its own pool, and waits for (trio's and anyio's `to_thread.run_sync`).
 
-The thread is one of many that are used again: the lane follows the call. What it hands to the loop at its end is named
-here, and gets its place in the order from `timers`.
+The thread is reused for many calls: the lane follows the call. The callback that it hands to the loop at its end is
+named here, and gets its place in the order from `timers`.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from spanreplay.runtime.run import Run
 from spanreplay.seams.concurrency.carried import carried
 
 WAIT_S: float = 60.0
-"""How long, on the loop's clock, a replay waits for the cancellation of a call whose end nobody saw."""
+"""How long, on the loop's clock, a replay waits for the cancellation of a call whose end was not recorded."""
 
 
 class Work:
-    """One call that a thread makes."""
+    """A call that a thread makes."""
 
     def __init__(self, run: Run, function: Any, args: tuple[Any, ...]) -> None:
         self.run = run
         self.is_placed = False
-        """Whether it has a thread."""
+        """Whether the call has been assigned a thread."""
         work, contexts = peel(function, args)
         self._parent = current_lane(run.root_lane)
         self._lane = self._parent.child(label_of("x", work), current_crossing(run.root_lane))
@@ -59,12 +59,14 @@ class Work:
         return self._lane.path
 
     def place(self) -> None:
-        """In a replay it has a thread now, at work from here on: the loop may look before the thread begins."""
+        """In a replay, count the assigned thread as working from here on: the loop may check before the
+        thread begins.
+        """
         self.is_placed = True
         self._count()
 
     def drop(self) -> None:
-        """Nobody waits for it any more: where its thread has not begun it is no work."""
+        """Nobody waits for it any more: unless its thread has begun, it no longer counts as work."""
         with self._lock:
             is_over = self._is_counted and not self.has_started
             self._is_counted = self._is_counted and not is_over
@@ -94,7 +96,7 @@ class Work:
             self._leave()
 
     def _leave(self) -> None:
-        """The thread's result is on its way until the loop has it, or does not wait for it any more."""
+        """Count down; the result is on its way until the loop has received it, or no longer waits for it."""
         with self._lock:
             self._left -= 1
             is_last = self._left == 0
@@ -108,7 +110,7 @@ caller.enters_thread(Work.__call__.__code__)
 async def offload(
     run: Run, function: Any, args: tuple[Any, ...], start: Callable[[Any], Awaitable[Any]], *, can_abandon: bool
 ) -> Any:
-    """What `start(work)` gives, which has a thread call `work` instead of `function` and hands the loop the result."""
+    """Return `start(work)`, which has a thread call `work` instead of `function` and hands the result to the loop."""
     work = Work(run, function, args)
     gate = None if run.session is None else run.session.gate
     token = set_variable(placing, work)
@@ -123,7 +125,7 @@ async def offload(
 
 
 async def _await_cancellation() -> None:
-    """Suspend: nobody saw the end of this call, because the task was cancelled before."""
+    """Suspend: the end of this call was not recorded, because the task was cancelled before it."""
     loop = running_loop()
     future = loop.create_future()
     timer = loop.call_later(WAIT_S, lambda: future.done() or future.set_result(None))

@@ -1,1 +1,1 @@
-"""The program's own OpenTelemetry: its providers stay as they are, and its spans are heard."""
+"""The program's own OpenTelemetry: its providers stay unchanged, and its spans are heard."""

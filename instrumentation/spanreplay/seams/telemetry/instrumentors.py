@@ -1,8 +1,8 @@
-"""Keeps off standard error what OpenTelemetry's instrumentors say of themselves, and a run without them would not.
+"""Keeps off standard error the messages of OpenTelemetry's instrumentors that a run without them would not print.
 
-`opentelemetry-instrument` loads every instrumentor that is installed. Nobody asked for the one that fails to load, and
-a library that instruments something itself (`ThreadingInstrumentor().instrument()`) is the first to do so, as far as it
-knows. What the agent, or a library of its, instruments by itself speaks and exports as it would without us.
+`opentelemetry-instrument` loads every installed instrumentor. Nobody asked for the one that fails to load, and a
+library that instruments something itself (`ThreadingInstrumentor().instrument()`) assumes that it is the first to do
+so. Whatever the agent, or one of its libraries, instruments itself logs and exports as it would without us.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Instrumentors:
         self._loggers: frozenset[str] = frozenset()
 
     def install(self, patches: Patches) -> None:
-        """Listen to what is instrumented, logged and warned of."""
+        """Observe instrumentations, log records and warnings."""
         from opentelemetry.instrumentation import instrumentor
 
         self._patch_instrument(patches, vars(instrumentor)["BaseInstrumentor"])  # which it does not export
@@ -42,7 +42,7 @@ class Instrumentors:
         self._patch_warnings(patches)
 
     def loaded(self) -> None:
-        """Every instrumentor is loaded; from now on the agent runs."""
+        """Note that every instrumentor is loaded; from now on the agent runs."""
         self._is_loading = False
 
     def _patch_instrument(self, patches: Patches, cls: Any) -> None:
@@ -65,7 +65,7 @@ class Instrumentors:
         patches.replace(cls, real.__name__, instrument)
 
     def take_out_unasked(self) -> None:
-        """Undo every instrumentor that nobody asked for; does nothing while they are loaded."""
+        """Undo every instrumentor that nobody asked for; no-op while they are loaded."""
         if not self._is_loading:
             for kind in tuple(self._unasked):
                 guard.guarded("instrumentors", self._take_out, kind)
@@ -73,12 +73,12 @@ class Instrumentors:
 
     def _take_out(self, kind: type) -> None:
         instrumentor = self._unasked.pop(kind)
-        # Twice over each other, one that can't be taken out would make every span twice
+        # An instrumentor that can't be taken out would, if applied twice, create every span twice
         if getattr(instrumentor, "_is_instrumented_by_opentelemetry", False) and _can_undo(kind):
             instrumentor.uninstrument()
 
     def _describe(self) -> None:
-        """Where the code of the unasked ones lies, and whose loggers are theirs."""
+        """Find the folders of the unasked instrumentors' code, and the names of their loggers."""
         packages = {kind.__module__ for kind in self._unasked}
         self._folders = tuple(filter(None, map(_find_folder, packages)))
         self._loggers = frozenset({_OPENTELEMETRY, *(name.partition(".")[0] for name in packages)})
@@ -91,11 +91,11 @@ class Instrumentors:
             if top == _OWN or not (self._is_loading or (top in self._loggers and self._is_theirs(sys._getframe(1)))):
                 real(logger, record)
 
-        caller.between.add(handle.__code__)  # who logs is asked of the stack
+        caller.between.add(handle.__code__)  # the stack tells who logs
         patches.replace(logging.Logger, "handle", handle)
 
     def _is_theirs(self, frame: FrameType | None) -> bool:
-        """Whether it is code of an unasked instrumentor that OpenTelemetry complains about here, or that does so."""
+        """Whether code of an unasked instrumentor complains here, or OpenTelemetry does so about it."""
         for _ in range(_FRAMES_MAX):
             if frame is None:
                 return False
@@ -121,13 +121,13 @@ class Instrumentors:
 
 
 def _can_undo(kind: Any) -> bool:
-    """Whether an instrumentor's own way back does anything; that of some is empty."""
+    """Whether an instrumentor's own `_uninstrument` does anything; some are empty."""
     code = getattr(kind._uninstrument, "__code__", None)
     return code is None or bool(code.co_names or code.co_freevars)
 
 
 def _find_folder(module: str) -> str:
-    """The folder of a package with a separator behind it, the file of a module; '' where that is not known."""
+    """The folder of a package with a trailing separator, or the file of a module; '' if unknown."""
     spec = getattr(sys.modules.get(module), "__spec__", None) or importlib.util.find_spec(module)
     if spec is None:
         return ""

@@ -1,8 +1,8 @@
-"""The spans that others make in the agent's process: heard as they start and end, never changed where they go.
+"""Spans that others make in the agent's process: heard as they start and end, never changed on their way.
 
 Whatever SDK provider a span comes from, a copy of it is recorded; the original reaches the processors of its provider
-as it would without us. In the copy the span is part of the run's trace: below the call inside of which it started,
-else below its own parent, else below the run's root. A trace that began in another process keeps its id.
+as it would without us. The copy is part of the run's trace: below the call inside which it started, else below its own
+parent, else below the run's root. A trace that began in another process keeps its id.
 """
 
 from __future__ import annotations
@@ -45,22 +45,22 @@ class OtherSpans:
         self._foreign = ""
         self._has_heard = False
         self.first_trace = 0
-        """The id of the first trace that began here; 0 while none has."""
+        """The id of the first trace that began here; 0 if none has."""
 
     def install(self, patches: Patches) -> None:
-        """Listen. Whoever looks at a provider's processors, replaces them or shuts them down meets none of ours."""
+        """Listen. Code that inspects, replaces or shuts down a provider's processors finds none of ours."""
         for cls in (SynchronousMultiSpanProcessor, ConcurrentMultiSpanProcessor):
             patches.wrap(cls, "on_start", self._on_start)
             patches.wrap(cls, "on_end", self._on_end)
 
     def follow(self, run: Run, forward: Callable[[ReadableSpan], None]) -> None:
-        """Go on for another run: this process was forked from that of the first one."""
+        """Continue for another run: this process was forked from that of the first one."""
         self._run, self._forward = run, forward
         self._above, self._remote_traces = {}, {}
         run.others = self
 
     def find(self, span: Any) -> SpanContext | None:
-        """A span as the recording has it, for a call below it; None if the recording will not have it."""
+        """A span as the recording will contain it, for a call below it; None if the recording won't contain it."""
         context: SpanContext = span.get_span_context()
         if type(span) is NonRecordingSpan:
             return context if context.is_remote and context.is_valid else None
@@ -72,13 +72,15 @@ class OtherSpans:
         return make_span_context(above, context.span_id)
 
     def name_unheard(self) -> str:
-        """The class of the program's spans, or of its provider, if these are not the SDK's and not heard; "" else."""
+        """The class of the program's spans, or of its provider, if they are not the SDK's and not heard;
+        otherwise "".
+        """
         if self._foreign or self._has_heard:
             return self._foreign
         return name_foreign()
 
     def for_manifest(self) -> dict[str, str]:
-        """What the manifest says of spans that could not be heard."""
+        """The manifest's members about spans that could not be heard."""
         unheard = guard.guarded("the program's provider", self.name_unheard)
         return {NOT_HEARD: unheard} if unheard else {}
 
@@ -101,7 +103,7 @@ class OtherSpans:
                 guard.guarded("a span of another instrumentor", hearer._hear_end, span, *heard)
 
     def _hearer(self, ended: Any = None) -> OtherSpans:
-        """Who hears a span that starts here, or ends: that of the unit that the calling code works for."""
+        """The hearer of a span that starts or ends here: that of the unit that the calling code works for."""
         run = active_run()
         others = None if run is None else run.others
         if not isinstance(others, OtherSpans) or (
@@ -146,7 +148,7 @@ class OtherSpans:
             self._remote_traces.pop(next(iter(self._remote_traces)), None)
 
     def _take(self, span: ReadableSpan) -> tuple[SpanContext, SpanContext] | None:
-        """The context of a span that ends and that of its parent; None if it is not to be recorded, or is already."""
+        """The contexts of an ending span and of its parent; None if it is not to be recorded, or is already."""
         context = span.get_span_context()
         above = None if context is None else self._above.pop(context.span_id, None)
         return None if context is None or above is None else (context, above)

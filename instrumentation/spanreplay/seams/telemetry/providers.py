@@ -1,7 +1,7 @@
-"""OpenTelemetry's provider in the agent's process: which one there is, and what its exporters are given.
+"""OpenTelemetry's provider in the agent's process: which one there is, and what its exporters receive.
 
-A provider that the program makes is the program's own, and nothing of it changes. One that OpenTelemetry has set up
-from the environment exports behind the redactor; its default export, and one to the address that we ship to, is ours.
+A provider that the program makes is the program's own and is never changed. One that OpenTelemetry has set up from the
+environment exports after redaction; its default export, and one to the address that we ship to, is replaced by ours.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _BOOT: Final = Path(PACKAGE, *BOOT_PARTS, "sitecustomize.py")
 def find_provider() -> TracerProvider | None:
     """The process's SDK provider, or a new one that nobody else sees; None if there is to be none.
 
-    A provider of another make stays the program's: the recording does without it.
+    A provider that is not the SDK's stays the program's: the recording does not use it.
     """
     from opentelemetry.sdk.trace import TracerProvider
 
@@ -70,7 +70,7 @@ def make_provider() -> TracerProvider:
 
 
 def name_foreign() -> str:
-    """The class of the program's global provider if it is neither the SDK's nor none; "" else."""
+    """The class of the program's global provider if there is one that is not the SDK's; otherwise ""."""
     from opentelemetry.sdk.trace import TracerProvider
 
     provider = trace.get_tracer_provider()
@@ -80,12 +80,12 @@ def name_foreign() -> str:
 
 
 def name_class(value: object) -> str:
-    """Where the class of a value is from, and its name."""
+    """The module and the qualified name of a value's class."""
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
 def is_sampled(provider: TracerProvider) -> bool:
-    """Whether the provider's sampler takes a run."""
+    """Whether the provider's sampler accepts a run."""
     decision = provider.sampler.should_sample(None, ids.new_trace_id(), "run")
     return bool(decision.decision.is_sampled())  # type: ignore[no-untyped-call]  # untyped in the SDK
 
@@ -96,7 +96,7 @@ def is_global(provider: TracerProvider) -> bool:
 
 
 def redact_exports(provider: TracerProvider, redactor: RunRedactor, target: Target | None) -> None:
-    """Put the exporters that the environment names behind the redactor, and take out the one that we stand for."""
+    """Put the exporters that the environment names behind the redactor, and remove the one that we replace."""
     from spanreplay.redact.processor import RedactingSpanProcessor
 
     named = _was_named()
@@ -107,7 +107,7 @@ def redact_exports(provider: TracerProvider, redactor: RunRedactor, target: Targ
 
 
 def _is_ours_to_do(processor: Any, is_named: bool, target: Target | None) -> bool:
-    """Whether this is OTLP export that nobody named, or that would bring each span twice to where we ship."""
+    """Whether this is an OTLP export that nobody named, or that would send each span twice to our target."""
     exporter = getattr(processor, "span_exporter", None)
     if exporter is None:
         exporter = getattr(getattr(processor, "_batch_processor", None), "_exporter", None)
@@ -117,7 +117,7 @@ def _is_ours_to_do(processor: Any, is_named: bool, target: Target | None) -> boo
 
 
 def _was_named(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether the user named an exporter; a distro sets the variable too, once the process runs."""
+    """Whether the user named an exporter; a distro sets the variable too, after the process has started."""
     try:
         # Linux keeps the environment that the process was started with
         started_with = Path("/proc/self/environ").read_bytes().split(b"\0")

@@ -1,9 +1,9 @@
-"""The provider that spans go to while the program has none: recorded, and seen by nobody else.
+"""The provider that receives spans while the program has none: recorded, and seen by nobody else.
 
-OpenTelemetry's global provider stays what the program makes it. Without us, proxy tracers do nothing while there is
-none; here they make spans that only the recording gets. Once the program sets a provider, they turn to that one.
-Nobody else sees a span of the stand-in: a span that another provider starts below it, and the headers of a request,
-have the parent that they would have without us.
+OpenTelemetry's global provider remains the one that the program sets. Without us, proxy tracers do nothing while there
+is none; here they make spans that only the recording gets. Once the program sets a provider, they use that one. Nobody
+else sees a span of the stand-in: a span that another provider starts below it, and the headers of a request, have the
+parent that they would have without us.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TRACER: Final = "_spanreplay_tracer"
 
 
 class StandIn:
-    """The stand-in's tracers in the place of OpenTelemetry's that do nothing."""
+    """The stand-in's tracers, in place of OpenTelemetry's no-op ones."""
 
     def __init__(self, provider: TracerProvider) -> None:
         provider.sampler = ALWAYS_ON  # the run is sampled as a whole
@@ -36,7 +36,7 @@ class StandIn:
         self._processor = provider._active_span_processor
 
     def install(self, patches: Patches) -> None:
-        """Patch the proxies, and what could see the stand-in's spans."""
+        """Patch the proxies, and the functions that could see the stand-in's spans."""
         asked = vars(trace.ProxyTracer)["_tracer"].fget
         give = self._tracer_for
 
