@@ -63,7 +63,7 @@ class _Lock(metaclass=_LockType):
 
     @classmethod
     def made_for(cls, run: Run) -> Any:
-        """One whose order is kept."""
+        """Create a lock whose order is kept."""
         made: Any = super().__new__(cls)
         made._lock, made._place = cls._real(), Place(run, cls._sort)
         return made

@@ -323,7 +323,7 @@ class _Tasks:
 def _with_lanes(run: Run, items: Iterable[Any], lane: str, owner: int, results: Any) -> Iterator[Any]:
     is_one = isinstance(items, list)
     for job, number, function, args, kwargs in items:
-        if getattr(function, "__name__", "") == "_helper_reraises_exception":  # which a worker recognises by its identity
+        if getattr(function, "__name__", "") == "_helper_reraises_exception":  # a worker recognises it by identity
             yield job, number, function, args, kwargs
             continue
         path = lane if is_one else f"{lane}/{_ITEM}{number + 1}"
