@@ -89,7 +89,7 @@ class Run:
         self.output: Output | None = None
         self.reads: Reads | None = None
         self.tally: Tally | None = None
-        """The fate of this process's units; None if all are kept."""
+        """Counts which units of this process are kept; None if all are."""
         self.before_end: Callable[[], object] | None = None
         """Called once, before the run ends: its process's units end first."""
         self.environment_read: Environment | None = None

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 def encode_call(crossing: InFlight, constant: bytes, outcome: str, end_seq: int, end_ns: int, response: str) -> bytes:
     """A call in the given state as a compact record; one that has ended is added to its run's Merkle leaves.
 
-    b'' if it is too late for that because the run has ended. `constant` is the call's `describe_constant` line. Raises:
-    UnicodeEncodeError for a lone surrogate.
+    b'' if it is too late for that because the run has ended. `constant` is the call's `describe_constant` line.
+    Raises: UnicodeEncodeError for a lone surrogate.
     """
     request = crossing.request_bytes
     if request is None:

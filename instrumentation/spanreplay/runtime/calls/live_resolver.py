@@ -59,7 +59,7 @@ class LiveResolver:
         """No-op: the call is made."""
 
     def settle(self, crossing: Any, outcome: Outcome, response: str) -> None:
-        """No-op: there is nothing to compare it with."""
+        """No-op: there is nothing to compare the call with."""
 
     def find_recorded(self, crossing: Any) -> CallRecord | None:
         """None."""

@@ -29,4 +29,4 @@ class OwnEnvironment:
         return nullcontext()
 
     def read_file(self, path: str) -> None:
-        """No-op: no variables were added that it could override."""
+        """No-op: its variables were not provided in any other way."""

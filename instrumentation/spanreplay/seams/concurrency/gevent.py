@@ -106,6 +106,6 @@ def _switch(wrapped: Any, hub: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _wait(wrapped: Any, hub: Any, args: Any, kwargs: Any) -> Any:
-    """Leave a wait on a watcher of the loop (a timer or a descriptor) unwatched."""
+    """Wait for a watcher of the loop (a timer or a descriptor); waits inside are not the agent's."""
     with unwatched():
         return wrapped(*args, **kwargs)

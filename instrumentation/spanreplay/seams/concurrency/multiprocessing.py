@@ -214,7 +214,7 @@ def _terminate(wrapped: Any, process: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _join(wrapped: Any, process: Any, args: Any, kwargs: Any) -> Any:
-    """Wait for a process without blocking the replay; one that has ended, in whatever way, does nothing more."""
+    """Wait for a process, and note its end; one that has ended, in whatever way, does nothing more."""
     run, join_token = active_run(), process.__dict__.get(_JOIN_TOKEN)
     if run is None:
         return wrapped(*args, **kwargs)

@@ -281,7 +281,7 @@ class _TaskQueue:
 
     def __set__(self, pool: Any, queue: Any) -> None:
         run = active_run()
-        if run is not None and hasattr(pool._inqueue, "_writer"):  # not that of a ThreadPool
+        if run is not None and hasattr(pool._inqueue, "_writer"):  # a ThreadPool's has none
             guard.guarded("a pool of processes", self._staff, run, pool)
             queue = _Tasks(queue, pool)
         vars(pool)[_TASK_QUEUE] = queue
