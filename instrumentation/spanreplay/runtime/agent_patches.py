@@ -62,8 +62,9 @@ class _Asked(threading.local):
 
 
 _CARRIERS: Final = (owners.PASSES,)
-"""Libraries that ask for the date on behalf of their caller but also measure for themselves, for example how long a
-statement took to compile (once per process) or the age of a pooled connection.
+"""Libraries that read the date for their caller, but the stopwatch for themselves.
+
+For example, they measure how long a statement took to compile (once per process), or the age of a pooled connection.
 """
 _SDKS: Final = (owners.MODEL_SDKS,)
 _POOL: Final = f"{os.sep}pool{os.sep}"
@@ -141,9 +142,7 @@ def patch_bare(patches: Patches, module: Any, name: str, source: Source, shifted
 def patch_with(
     patches: Patches, module: Any, name: str, ask: Callable[..., Any], asks: Callable[[FrameType], bool] = asks
 ) -> None:
-    """Replace `module.name`; for callers that `asks` accepts, such as the agent's code, `ask(*args, **kwargs)` gives
-    the value.
-    """
+    """Replace `module.name`; for code that `asks` accepts (the agent's), `ask(*args, **kwargs)` gives the value."""
     real = getattr(module, name)
 
     def call(patch: Patch, *args: Any, **kwargs: Any) -> Any:

@@ -259,9 +259,7 @@ class Answers(Protocol):
 
 
 class Resolver(Protocol):
-    """Decides how a run's calls are answered: `calls/live_resolver.py` makes them, a replay serves them.
-    Thread-safe.
-    """
+    """Decides a run's calls: `calls/live_resolver.py` makes them, a replay serves them. Thread-safe."""
 
     may_amend: bool
     """Whether a plan may change requests on their way, so that calls must be callable with other arguments."""
@@ -296,8 +294,9 @@ class Resolver(Protocol):
         """A call could not be described. Raises: ReplayMiss in a replay."""
 
     def leave_out(self, hole: str, miss: str = "") -> None:
-        """The agent does something that can't be recorded: `hole` says so in a recording, `miss` (default: `hole`) in a
-        replay.
+        """The agent does something that can't be recorded.
+
+        `hole` describes it in a recording, `miss` in a replay (default: the same).
 
         Raises: ReplayMiss in a replay.
         """

@@ -215,9 +215,7 @@ class ProcessGroup:
         self.children = left
 
     def state_missed(self) -> None:
-        """A process ends because of a call without an answer, and nobody else will tell the processes that
-        wait for it.
-        """
+        """Tell other processes that this one ends because of a call without an answer; nobody else will."""
         self._memory[_MISSED_AT] = 1
 
     @property

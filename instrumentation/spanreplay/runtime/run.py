@@ -357,8 +357,9 @@ class Run:
                 self._lane_ends[lane] = self._next()
 
     def end_timer(self, name: str, is_sleep: bool = False) -> None:
-        """Note that a timer of the agent fires; above TIMERS_MAX none are kept, and only the first
-        SLEEPS_MAX sleeps.
+        """Note that a timer of the agent fires.
+
+        With more than TIMERS_MAX timers none are kept; of sleeps, only the first SLEEPS_MAX.
         """
         if "timers" not in self.level:
             return

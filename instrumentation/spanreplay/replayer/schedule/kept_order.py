@@ -57,9 +57,7 @@ class KeptOrder:
         return True
 
     def set_timer(self, name: str, loop: Any, call: tuple[Any, Any, Any], *, may_be_early: bool) -> Any:
-        """Set a timer that fires when it fired in the recording; the loop's own if the recording says
-        nothing about it.
-        """
+        """Set a timer that fires where it fired when recorded; the loop's own if the recording has none."""
         wrapped, args, kwargs = call
         (when, callback, *rest), clock = args, clock_of(loop)
         handle = None if clock is None else clock.make_timer(name, when, callback, rest, kwargs.get("context"))
@@ -74,9 +72,7 @@ class KeptOrder:
         """No-op: the recording does not know this deadline."""
 
     def hand_over(self, name: str, loop: Any, call: tuple[Any, Any, Any]) -> Any:
-        """Have the loop run it between the same two steps as when recorded, or at any time if the recording does not
-        say.
-        """
+        """Have the loop run it between the same two steps as when recorded; at any time if that is unknown."""
         wrapped, (callback, *rest), kwargs = call
         clock, gate = clock_of(loop), self._gate
         is_known = clock is not None and not gate.is_open and not loop.is_closed()

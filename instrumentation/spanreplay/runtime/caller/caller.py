@@ -46,8 +46,9 @@ _THROUGH_STDLIB: Final = frozenset(
         "zipfile",
     }
 )
-"""Modules and packages of the standard library that act on behalf of their caller; some put the time, or a random
-value, into the objects they make for it.
+"""Modules and packages of the standard library that act on behalf of their caller.
+
+Some put the time, or a random value, into the objects they make for it.
 """
 FRAMES_MAX: Final = 60
 _FILES_MAX: Final = 10_000
@@ -299,9 +300,7 @@ _for_themselves: Final[set[str]] = set()
 
 
 def who_opens(frame: FrameType | None) -> int:
-    """AGENT or LIBRARY if it opens a file here, directly or through a module that opens files for callers; else
-    FOREIGN.
-    """
+    """AGENT or LIBRARY if it opens a file here, directly or through a carrier module; else FOREIGN."""
     for _ in range(FRAMES_MAX):
         if frame is None:
             return FOREIGN
@@ -348,8 +347,9 @@ def keeps_log(frame: FrameType | None) -> bool:
 _LOOK_CARRIERS: Final = frozenset({"filecmp", "genericpath", "glob", "ntpath", "posixpath"})
 """Modules of the standard library that look up the paths that their caller names."""
 _RESOLVERS: Final = frozenset({"_joinrealpath", "_realpath", "realpath", "resolve"})
-"""Functions that look up every folder of a path, from which the caller learns only where links lead; functions that
-remove a tree tell it equally little.
+"""Functions that look up every folder of a path, from which the caller learns only where links lead.
+
+Functions that remove a tree tell the caller equally little.
 """
 _RESOLVING: Final = {
     function.__code__ for function in (getattr(os.path, name, None) for name in _RESOLVERS) if function is not None

@@ -28,9 +28,7 @@ _MACHINE: Final = (
     "/Library/",
     "/private/etc/",
 )
-"""Folders of the machine: files that libraries look up there (certificates, time zones, users) are not the agent's
-input.
-"""
+"""Folders of the machine: files that libraries look up there (certificates, time zones, users) are not input."""
 _SETTINGS: Final = (".cfg", ".ini", ".lock", ".toml", "requirements.txt", "setup.py")
 _HOME_FOLDERS: Final = (".cache", ".config", ".local", "Library")
 
@@ -133,9 +131,7 @@ def is_input(path: str, *, by_library: bool = False) -> bool:
 
 
 def asks_for(frame: FrameType | None, *paths: str, is_read: bool = False) -> bool:
-    """Whether the agent, or a library for it, opens or changes files here; a library's caches and settings
-    don't count.
-    """
+    """Whether the agent, or a library for it, opens or changes files here; not a library's caches and settings."""
     who = who_opens(frame)
     if who != LIBRARY:
         return who == AGENT

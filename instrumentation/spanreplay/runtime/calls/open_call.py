@@ -249,9 +249,7 @@ class Crossing:
         return tuple(self.clocks) if self.served is None else self.served.clocks
 
     def note_opened(self) -> None:
-        """Note that a coroutine's call begins, or asks for its next part: one that never suspends doesn't in a replay
-        either.
-        """
+        """Note that a coroutine's call begins or asks for its next part, to tell if it completes synchronously."""
         if self.run.loops is not None:
             self.opened_in = self.run.loops.now()
 

@@ -1,5 +1,4 @@
-"""Printed output of a call: kept with its record, and printed again if a replay serves the call without running its
-body.
+"""Printed output of a call: kept with its record, and printed again if a replay does not run the call's body.
 
 In a call's meta, under `printed`: rows of text, the number of writes, and the position: after how many items of a
 generator, or how many milliseconds after the start of a coroutine, whose row n is part n of `clocks`. A fourth member

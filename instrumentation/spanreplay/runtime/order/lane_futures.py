@@ -20,8 +20,7 @@ _NUMBER_BITS: Final = 20
 
 
 def hash_lane(number: int, path: str) -> int:
-    """The hash of a lane: its number in the low bits, which set the order of a set, and a checksum of its path above
-    them.
+    """The hash of a lane: its number, which sets the order of a set, in the low bits; its path above.
 
     The first child of every lane has number 1; without the paths they would all collide.
     """
@@ -47,9 +46,7 @@ def make_task(lane_hash: int, coro: Any, **options: Any) -> LaneTask:
 
 
 def create_numbered(loop: Any, lane_hash: int, create: Callable[[], Any], *, is_named: bool) -> Any:
-    """Return `create()`, with its task replaced by a `LaneTask`; unchanged if the agent has set its own task
-    factory.
-    """
+    """Return `create()`, its task being a `LaneTask`; unchanged if the agent has set its own task factory."""
     standard = getattr(loop, "_task_factory", _UNKNOWN)
     eager = getattr(asyncio, "eager_task_factory", _UNKNOWN)
     if standard is not None and standard is not eager:
@@ -155,9 +152,7 @@ class LaneEnd(Protocol):
 
 
 def adopt_future(future: Any, lane_hash: int, end: LaneEnd | None) -> bool:
-    """Make a pool's new future a `LaneFuture`; return False, and change nothing, if it has a class of the
-    agent's own.
-    """
+    """Make a pool's new future a `LaneFuture`; if its class is the agent's own, return False, change nothing."""
     is_plain = type(future) is concurrent.futures.Future
     if is_plain:
         future.__class__ = LaneFuture

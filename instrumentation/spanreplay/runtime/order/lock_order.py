@@ -57,9 +57,7 @@ class LockOrder(Protocol):
 
 
 def note_taken(book: LockOrder, place: str, lane: str, lock: Any) -> None:
-    """Note that a lane has acquired a lock. If interrupted, release the lock: its caller does not know that it holds
-    it.
-    """
+    """Note that a lane has acquired a lock; if interrupted, release it: the caller doesn't know that it holds it."""
     try:
         book.note(place, lane)
     except BaseException:

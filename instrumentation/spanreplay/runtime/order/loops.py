@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from spanreplay.runtime.order.order import LoopClock
 
 BEGUN: Final = "|begun"
-"""Ends the name of an agent's first act on a loop that is new to the run: a starting point to count from, no
-completion.
-"""
+"""Ends the name of the agent's first act on a loop that is new to the run: a starting point, not a completion."""
 _STATE: Final = "_spanreplay_turns"
 CLOCK: Final = "_spanreplay_clock"
 """Attribute of a loop: its clock, if a replay has taken it over."""
@@ -105,9 +103,7 @@ def make_book(run: Levelled) -> LoopBook:
 
 
 foreign: Final[list[Callable[[], Any]]] = []
-"""Functions that find the stand-in for a loop that runs in the calling thread and is not asyncio's
-(`seams._trio_loop`).
-"""
+"""Functions that find the stand-in for a running loop that is not asyncio's (`seams._trio_loop`)."""
 
 
 def running_loop() -> Any:

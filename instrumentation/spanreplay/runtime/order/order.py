@@ -49,9 +49,7 @@ class LoopClock(Protocol):
         """Suspend until the recorded duration has passed on the loop's clock and it is this completion's turn."""
 
     async def settle(self, clock: int) -> None:
-        """Wait, in a cancelled task, until its call ends where it ended when recorded: its body may have gone on after
-        that.
-        """
+        """Wait, in a cancelled task, until its call ends as recorded: its body may have gone on meanwhile."""
 
     def make_wake(self, clock: int) -> asyncio.Future[None]:
         """A future that the program has to cancel; whoever waits for it goes on when the program does."""
@@ -199,9 +197,7 @@ class Order(Protocol):
         """Note that these pool threads take no more work: jobs that they have taken too early are cancelled."""
 
     def wait_until(self, is_free: Callable[[], bool], *, may_be_long: bool = False) -> bool:
-        """Block the calling thread until `is_free`; return False if nothing else moves any more or ordering
-        has ended.
-        """
+        """Block the calling thread until `is_free`; False if nothing else moves any more or ordering has ended."""
 
     def move(self, step: Callable[[], None]) -> None:
         """Run a step that others may wait for in `wait_until`."""
@@ -215,9 +211,7 @@ class Order(Protocol):
         """Whether a thread has its turn, and goes on as soon as others have reacted to the completions before it."""
 
     def waits_for_process(self, waited_s: float) -> bool:
-        """Whether another process has yet to start or answer, has been waited for this long, and is still within the
-        limit.
-        """
+        """Whether another process has yet to start or answer; False if `waited_s` is too short or too long."""
 
     def deliver(self) -> None:
         """A thread's work has ended and its result is on its way to a loop; call `delivered` there."""

@@ -1,5 +1,4 @@
-"""Where threads and lanes of a run begin, wait and end: the interface that seams use, when recording and when
-replaying.
+"""Where threads and lanes of a run begin, wait and end: the interface of recordings and replays for seams.
 
 A recording notes each end (`noted_order.py`) and never waits; a replay waits until it is the turn of that end
 (`replayer/schedule/kept_order.py`).
@@ -103,9 +102,7 @@ class RunOrder(Protocol):
         """Try to acquire the lock of a place, and note it in the lock acquisition order on success."""
 
     def meet(self, name: str, meet: Callable[[float | None], bool], limit: float | None) -> bool:
-        """Take an object that processes share, or look for data that one of them sends; `meet` takes a limit in
-        seconds.
-        """
+        """Take an object that processes share, or poll for data from one; `meet` takes a limit in seconds."""
 
     def give_way(self, name: str, mutex: Any) -> None:
         """Let threads that need a lock held by this thread go before the `meet` of this name."""

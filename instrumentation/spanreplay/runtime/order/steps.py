@@ -53,9 +53,7 @@ class Outer:
 
 
 class Retry(Outer):
-    """A callback that is run in every iteration until something has happened; a loop with nothing else to
-    run is idle.
-    """
+    """A callback run in every iteration until something has happened; with only such callbacks a loop is idle."""
 
     __slots__ = ()
 
@@ -268,8 +266,7 @@ class StepBook:
         return place.first
 
     def note(self, loop: Any, clock: int, opened_in: int = -1) -> int | None:
-        """The first completion in the same iteration as this one; -1 if it is this one; None if the loop can't be
-        counted.
+        """The first completion in the same iteration; -1 if it is this one; None if the loop can't be counted.
 
         `opened_in` is the value of `now` when the coroutine's call began, if it is a coroutine.
         """
@@ -305,9 +302,7 @@ class StepBook:
             place.is_pausing = False
 
     def describe(self) -> dict[str, Any]:
-        """Members for the manifest: (clock, earlier clock, steps between) in one flat list; synchronous
-        calls; pauses.
-        """
+        """Members for the manifest: (clock, earlier clock, steps between) flattened; synchronous calls; pauses."""
         members = {"steps": self._following, "at_once": self._at_once, "pauses": self._pauses}
         return {name: list(values) for name, values in members.items() if values}
 

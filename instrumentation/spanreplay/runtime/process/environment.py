@@ -55,9 +55,7 @@ def describe_environment(argv: list[str]) -> dict[str, Any]:
 
 
 def find_folders(argv: list[str]) -> dict[str, str]:
-    """The folders that the agent's texts may name: its working directory, its script's folder, its user's
-    and Python's.
-    """
+    """The folders that the agent's texts may name: its working directory, its script's, its user's, Python's."""
     script = os.path.dirname(os.path.realpath(argv[0])) if argv and argv[0] else ""  # noqa: PTH120 -- text
     is_own = script and not script.startswith((sys.prefix + os.sep, sys.base_prefix + os.sep))
     found = {
@@ -71,9 +69,7 @@ def find_folders(argv: list[str]) -> dict[str, str]:
 
 
 def read_hash_seed() -> str:
-    """The seed of string hashes, which determine the order of sets; `random` if Python chose one and keeps
-    it secret.
-    """
+    """The seed of string hashes, which order sets; `random` if Python chose one and keeps it secret."""
     seed = os.environ.get("PYTHONHASHSEED", "")
     if not sys.flags.hash_randomization:
         return "0"
@@ -121,9 +117,7 @@ def describe_code() -> dict[str, str]:
 
 
 def _loaded_by(module: object) -> object:
-    """An object that changes when a module is loaded again, also by `importlib.reload`; for a script, the module
-    itself.
-    """
+    """An object that changes when a module is loaded again, also by `reload`; a script's is the module itself."""
     return (module.__dict__.get("__spec__") if isinstance(module, ModuleType) else None) or module
 
 

@@ -87,9 +87,7 @@ class OutputCapture:
         return sys.stdout is not self._stdout
 
     def write(self, text: str, times: int = 1) -> Any:
-        """`sys.stdout.write`; in a replay, on this thread's turn. `times` is the number of recorded writes it stands
-        for.
-        """
+        """`sys.stdout.write`; in a replay, on this thread's turn. It stands for `times` recorded writes."""
         real = self._real if self._real is not None else sys.stdout.write
         run = active_run()
         if run is None:

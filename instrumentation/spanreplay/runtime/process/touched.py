@@ -52,9 +52,7 @@ class Touched:
                 self._made.add(place_of(path))
 
     def has(self, path: str) -> bool:
-        """Whether the process has touched a path itself; a link is not followed, as it may lead elsewhere on another
-        machine.
-        """
+        """Whether the process has touched a path; links are not followed: their targets differ between machines."""
         last = path.rpartition(os.sep)[2]
         if not self._names or (last not in self._last and last not in _NOT_LAST):
             return False

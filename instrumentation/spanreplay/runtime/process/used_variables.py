@@ -1,5 +1,6 @@
-"""Environment variables and `.env` files that a run has used, redacted: a replay provides them to an agent that lacks
-them.
+"""Environment variables and `.env` files that a run has used, redacted.
+
+A replay provides them to an agent that lacks them.
 
 A variable is used when the agent, or a library that works for it, reads it by name. Code that copies the whole
 environment (`dict(os.environ)`, `os.environ.items()`, pydantic-settings) has used only the names that the agent's
@@ -171,9 +172,7 @@ class UsedVariables:
         return name in self._names or not may_be_given(name)
 
     def add(self, names: Iterable[str]) -> None:
-        """Note that these variables are used; if a name marks its value as secret, the value is redacted everywhere
-        from now on.
-        """
+        """Note that these variables are used; values of secret names are redacted everywhere from now on."""
         for name in names:
             if name in self._names or not may_be_given(name):
                 continue
@@ -228,9 +227,7 @@ class UsedVariables:
 
 
 def clean_variable(redactor: Any, name: str, value: str) -> str:
-    """The redacted value of a variable, also by its name; in JSON every string that looks like a credential
-    is hidden.
-    """
+    """The redacted value of a variable, also by its name; in JSON, strings that look like credentials are hidden."""
     clean: Any = redactor.value({name: value})
     text = str(clean[name] if isinstance(clean, dict) and name in clean else clean)
     if text.lstrip()[:1] not in ("{", "["):
@@ -245,9 +242,7 @@ def clean_variable(redactor: Any, name: str, value: str) -> str:
 
 
 def clean_env_text(redactor: Any, text: str) -> str:
-    """The content of a `.env` file, redacted: values that are secret by themselves first, then those with a secret's
-    name.
-    """
+    """The content of a `.env` file, redacted: first obvious secrets, then values whose name marks them as secret."""
 
     def clean(line: re.Match[str]) -> str:
         value = line["value"].rstrip()

@@ -47,9 +47,7 @@ _STREAM_TYPES: Final = ("event-stream", "eventstream", "ndjson", "stream+json")
 
 
 CHUNK_ENDS: Final = "chunk_ends"
-"""Member of a reply, if the agent reads whole chunks of the transfer encoding: the numbers of the pieces
-that end one.
-"""
+"""Member of a reply whose agent reads whole chunks of the transfer encoding: numbers of the pieces that end one."""
 
 
 class Body:
@@ -66,8 +64,9 @@ class Body:
         self._pieces: list[bytes] = []
 
     def keep(self, piece: bytes, *, is_full: bool = False) -> None:
-        """Keep the result of one read. `is_full`: as many bytes as were asked for, so the next read may be in the same
-        chunk.
+        """Keep the result of one read.
+
+        `is_full`: as many bytes as were asked for, so the next read may be in the same chunk.
         """
         if not piece or self.end or not self._call.has_room(piece):
             return

@@ -43,9 +43,7 @@ class HttpReply:
 
 
 def is_end_of_body(end: str, error: BaseException | None) -> bool:
-    """Whether a body ended by itself, neither left nor cancelled: such an end takes its turn among other
-    completions.
-    """
+    """Whether a body ended by itself, neither left nor cancelled: such an end is ordered like a completion."""
     return end != "closed" and (error is None or isinstance(error, Exception))
 
 

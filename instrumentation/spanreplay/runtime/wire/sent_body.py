@@ -90,9 +90,7 @@ def take_pieces(pieces: Iterator[Any]) -> tuple[Taken, Any]:
 
 
 async def take_async_pieces(pieces: AsyncIterator[Any]) -> tuple[Taken, list[Any], AsyncIterator[Any] | None]:
-    """`take_pieces` for an asynchronous iterator: body, first pieces, and an iterator over all of them if there are
-    more.
-    """
+    """`take_pieces` for an asynchronous iterator: body, first pieces, and an iterator over all if there are more."""
     first: list[Any] = []
     size, keeps_all = 0, is_replaying()
     async for piece in pieces:

@@ -37,9 +37,7 @@ _made = _Made()
 
 
 def install(patches: Patches) -> None:
-    """Patch `call_at` and `call_soon_threadsafe`, which all timers and handed-over callbacks of asyncio's own loops
-    use.
-    """
+    """Patch `call_at` and `call_soon_threadsafe`, through which asyncio's loops set and hand over everything."""
     import asyncio.base_events
 
     patches.wrap(asyncio.base_events.BaseEventLoop, "call_at", call_at)

@@ -49,9 +49,7 @@ class _LockType(type):
 
 
 class _Lock(metaclass=_LockType):
-    """A lock that is acquired in the recorded order; made for the agent's code only, others get the
-    interpreter's own.
-    """
+    """A lock that is acquired in the recorded order; only the agent's code gets one instead of the interpreter's."""
 
     __slots__ = ("__weakref__", "_lock", "_place")
     _real: Any = None

@@ -60,9 +60,7 @@ def _start(wrapped: Any, process: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _spawn_helper(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    """Start a helper process of multiprocessing: its resource tracker is not recorded, its forkserver gets a join
-    token.
-    """
+    """Start a helper of multiprocessing: the resource tracker is not recorded, a forkserver gets a join token."""
     run = active_run()
     command = " ".join(map(str, args[1])) if len(args) > 1 else ""
     if run is None:
@@ -154,9 +152,7 @@ _leaving: Final = _Leaving()
 
 
 def _exit(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    """`_exit_function`: sends the items that the process has put in queues. In a spawned one the run ends with the
-    process.
-    """
+    """`_exit_function`: sends the items put in queues. In a spawned process the run ends with the process."""
     try:
         return wrapped(*args, **kwargs)
     finally:

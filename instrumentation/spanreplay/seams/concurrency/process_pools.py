@@ -91,9 +91,7 @@ class _Here:
 
     number = -1
     is_of_pool = False
-    """Whether its pool is a `multiprocessing.Pool`; an exception that is not an `Exception` ends such a
-    pool's workers.
-    """
+    """Whether its pool is a `multiprocessing.Pool`, whose workers are ended by exceptions outside `Exception`."""
     lane_done = ""
     """The lane whose result it sends back next."""
 

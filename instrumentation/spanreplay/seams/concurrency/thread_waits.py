@@ -172,9 +172,7 @@ def cancel_noted(run: Run, name: str, future: Any, cancel: Callable[[], bool]) -
 
 
 def shut_down(wrapped: Any, pool: Any, args: Any, kwargs: Any) -> Any:
-    """`ThreadPoolExecutor.shutdown`; a replay cancels the jobs that were cancelled when recorded, whatever
-    has begun.
-    """
+    """`ThreadPoolExecutor.shutdown`; a replay cancels the recorded jobs, whatever the pool has begun."""
     run = active_run()
     if run is not None and kwargs.get("cancel_futures"):
         run.order.shut_down(pool)

@@ -328,9 +328,7 @@ def run_in_thread(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _start_thread(wrapped: Any, cache: Any, args: Any, kwargs: Any) -> Any:
-    """A reused thread of trio's cache is not a lane; in a replay each call gets the thread that ran it when
-    recorded.
-    """
+    """A reused thread of trio's cache is not a lane; in a replay each call gets its recorded thread."""
     run = active_run()
     with unnumbered_threads():
         if run is None or len(args) < 2:

@@ -59,9 +59,7 @@ class Work:
         return self._lane.path
 
     def place(self) -> None:
-        """In a replay, count the assigned thread as working from here on: the loop may check before the
-        thread begins.
-        """
+        """In a replay, count the assigned thread as working now: the loop may check before the thread begins."""
         self.is_placed = True
         self._count()
 

@@ -72,9 +72,7 @@ class OtherSpans:
         return make_span_context(above, context.span_id)
 
     def name_unheard(self) -> str:
-        """The class of the program's spans, or of its provider, if they are not the SDK's and not heard;
-        otherwise "".
-        """
+        """The class of the program's spans or provider if these are not the SDK's and not heard; otherwise ""."""
         if self._foreign or self._has_heard:
             return self._foreign
         return name_foreign()
