@@ -357,10 +357,7 @@ class Run:
                 self._lane_ends[lane] = self._next()
 
     def end_timer(self, name: str, is_sleep: bool = False) -> None:
-        """Note that a timer of the agent fires.
-
-        With more than TIMERS_MAX timers none are kept; of sleeps, only the first SLEEPS_MAX.
-        """
+        """Note a timer that fires; above TIMERS_MAX none are kept, and only the first SLEEPS_MAX sleeps."""
         if "timers" not in self.level:
             return
         clock = self.complete()

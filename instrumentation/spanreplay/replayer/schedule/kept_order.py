@@ -57,7 +57,7 @@ class KeptOrder:
         return True
 
     def set_timer(self, name: str, loop: Any, call: tuple[Any, Any, Any], *, may_be_early: bool) -> Any:
-        """Set a timer that fires where it fired when recorded; the loop's own if the recording has none."""
+        """Set a timer that fires where it fired when recorded; the loop's own if that is unknown."""
         wrapped, args, kwargs = call
         (when, callback, *rest), clock = args, clock_of(loop)
         handle = None if clock is None else clock.make_timer(name, when, callback, rest, kwargs.get("context"))

@@ -211,7 +211,7 @@ class Order(Protocol):
         """Whether a thread has its turn, and goes on as soon as others have reacted to the completions before it."""
 
     def waits_for_process(self, waited_s: float) -> bool:
-        """Whether another process has yet to start or answer; False if `waited_s` is too short or too long."""
+        """Whether another process has yet to start or answer, and the wait so far is not too long yet."""
 
     def deliver(self) -> None:
         """A thread's work has ended and its result is on its way to a loop; call `delivered` there."""
