@@ -67,7 +67,7 @@ class Session:
     """State of one replay; thread-safe."""
 
     def __init__(self, recording: Recording, plan: Plan, folders: Mapping[str, str] | None = None) -> None:
-        """`folders`: where the agent's folders are now; see `env.find_folders`."""
+        """`folders`: where the agent's folders are now; see `runtime.process.environment.find_folders`."""
         self.recording = recording
         self.plan = plan
         self.completeness = recording.completeness()

@@ -55,7 +55,7 @@ class FunctionCall(NamedTuple):
     call: Callable[[dict[str, Any]], Any] | None = None
     """Calls the body with other arguments; None if a plan can't change them."""
     beside: Mapping[str, Any] = NO_META
-    """Further members of the request, as JSON values: not part of the key; compared by `replay.beside`."""
+    """Further members of the request, as JSON values: not part of the key; compared by `replayer.compare.beside`."""
 
 
 def with_call(

@@ -103,7 +103,7 @@ def make_book(run: Levelled) -> LoopBook:
 
 
 foreign: Final[list[Callable[[], Any]]] = []
-"""Functions that find the stand-in for a running loop that is not asyncio's (`seams._trio_loop`)."""
+"""Functions that find the stand-in for a running loop that is not asyncio's (`runtime.order.trio_loop`)."""
 
 
 def running_loop() -> Any:

@@ -2,7 +2,7 @@
 
 Little is needed of a loop: a selector that is called once per iteration, the ready tasks, a clock, and futures to wait
 for. The code that counts steps, releases results and jumps over time for asyncio does the same here (`steps`,
-`replay.step_clock`).
+`replayer.schedule.step_clock`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which headers of a request a call holds: all that the application may have set.
 
 Headers set by the connection, the trace, the credentials or the SDK are left out and never compared: they differ with
-machine, key or version, and are not the agent's. All others are compared (see `replay.beside`).
+machine, key or version, and are not the agent's. All others are compared (see `replayer.compare.beside`).
 """
 
 from __future__ import annotations
