@@ -25,8 +25,8 @@ _BEHIND: Final = r"(?![\w-]|\.\w)"
 class Relocation:
     """Translates current texts to the recorded folders. False if no folder has moved.
 
-    `then`, `now`: name of a folder (see `runtime.process.environment.find_folders`) → its path; `then` may be anything if the recording has
-    none.
+    `then`, `now`: name of a folder (see `runtime.process.environment.find_folders`) → its path; `then` may be anything
+    if the recording has none.
     """
 
     def __init__(self, then: Any, now: Mapping[str, str]) -> None:
