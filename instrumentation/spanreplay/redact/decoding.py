@@ -1,8 +1,8 @@
 """Texts inside encodings: percent, JSON, HTML and quoted-printable escapes, terminal colours, base64 of text and bytes.
 
-A secret behind `%20`, or inside the base64 of a text, is as readable as any other. Escapes are taken away in a view
-of the text whose hits are placed in the original; base64 is decoded, redacted as a text of its own and encoded
-again, so that what an agent encodes in a replay comes to the same bytes. All of it is bounded.
+A secret after `%20`, or inside the base64 of a text, is as readable as any other. Escapes are removed in a view of
+the text, and hits in the view are mapped back to the original. Base64 is decoded, redacted as a separate text and
+encoded again, so that an agent that encodes the same text in a replay gets the same bytes. All of it is bounded.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ __all__ = [
 ]
 
 DEPTH_MAX: Final = 3
-"""How many encodings are looked through, one inside the other."""
+"""Nested encodings that are decoded."""
 BYTES_MAX: Final = 1_000_000
-"""How much of a text is decoded."""
+"""Leading part of a text that is decoded."""
 BLOB_CHARS_MIN: Final = 40
 
 # ── Escapes ─────────────────────────────────────────────────────────────────────────────────────────
 _SIGNS: Final = (
-    # (what must be there at all, what is then searched for)
+    # (a literal that must occur, the pattern that is then searched for)
     (b"%", re.compile(rb"%[0-9A-Fa-f]{2}")),
     (b"\\", re.compile(rb"\\(?:x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}|u\{|033\[|e\[|[\"'/])")),
     (b"&", re.compile(rb"&(?:quot|apos|amp|lt|gt|nbsp|#[0-9]{2,5}|#[xX][0-9A-Fa-f]{2,5});")),
@@ -64,28 +64,28 @@ _ENDS_MAX: Final = 32
 
 
 def ends_escape(text: bytes, at: int) -> bool:
-    """Whether the letters before a position are the end of an escape, and of no word."""
+    """Whether the letters before a position end an escape, not a word."""
     return _ENDS.search(text[max(0, at - _ENDS_MAX) : at]) is not None
 
 
 def may_unescape(text: bytes) -> bool:
-    """Whether the text holds an escape; cheap for one that has none."""
+    """Whether the text holds an escape; cheap if it has none."""
     patterns = [pattern for sign, pattern in _SIGNS if sign in text]
     return bool(patterns) and any(pattern.search(text) is not None for pattern in patterns)
 
 
 class View(NamedTuple):
-    """A text without its escapes, and where they were: (start here, end here, start there, end there)."""
+    """A text without its escapes, and the escapes as (start here, end here, start in the original, end there)."""
 
     text: bytes
     units: list[tuple[int, int, int, int]]
 
     def place(self, start: int, end: int) -> tuple[int, int]:
-        """Bytes of the view as bytes of the text that it is a view of."""
+        """Map bytes [start, end) of the view to bytes of the original text."""
         return self._place(start)[0], self._place(end - 1)[1]
 
     def _place(self, position: int) -> tuple[int, int]:
-        """Where the byte at a position comes from."""
+        """The original bytes that the byte at a position comes from."""
         index = bisect.bisect_right(self.units, (position, len(self.text) + 1, 0, 0)) - 1
         if index < 0:
             return position, position + 1
@@ -97,7 +97,7 @@ class View(NamedTuple):
 
 
 def iter_views(text: bytes) -> Iterator[list[View]]:
-    """The text with one layer of escapes less, with two, with three; each as the list of views that lead to it."""
+    """Yield the text with one, two and three layers of escapes removed; each as the list of views that lead to it."""
     views: list[View] = []
     current = text[:BYTES_MAX]
     while len(views) < DEPTH_MAX and may_unescape(current):
@@ -164,7 +164,7 @@ class Blob(NamedTuple):
 
 
 class Binary(NamedTuple):
-    """Bytes [start, end) of a text are the base64 of bytes that are no text."""
+    """Bytes [start, end) of a text are the base64 of bytes that are not text."""
 
     start: int
     end: int
@@ -172,18 +172,18 @@ class Binary(NamedTuple):
     is_url_safe: bool
 
     def encode(self, clean: bytes) -> bytes:
-        """Other bytes as the same kind of base64."""
+        """Encode other bytes as the same kind of base64."""
         made = base64.b64encode(clean)
         return made.translate(_BACK) if self.is_url_safe else made
 
 
 def has_binary(text: bytes) -> bool:
-    """Whether there is base64 of bytes in which a key may stand."""
+    """Whether the text holds base64 of binary data that may contain a key."""
     return next(find_binary(text), None) is not None
 
 
 def find_binary(text: bytes) -> Iterator[Binary]:
-    """The base64 in a text that decodes to bytes which are no text and in which a key may stand."""
+    """The base64 in a text that decodes to binary data that may contain a key."""
     for start, end in _iter_long_runs(text):
         end += len(text[end : end + 2]) - len(text[end : end + 2].lstrip(b"="))
         chars = text[start:end]
@@ -195,18 +195,18 @@ def find_binary(text: bytes) -> Iterator[Binary]:
 
 
 def has_blobs(text: bytes) -> bool:
-    """Whether there is base64 that may be that of a text."""
+    """Whether the bytes hold base64 that may decode to text."""
     return next(_iter_starts(text), None) is not None
 
 
 def find_blobs(text: bytes) -> Iterator[Blob]:
-    """The base64 in a text that decodes to text, as far as the limit goes."""
+    """The base64 in a text that decodes to text, up to `BYTES_MAX` decoded characters."""
     left = BYTES_MAX
     end = 0
     for start in _iter_starts(text):
         if start < end:
             continue
-        for pattern in (_BLOB, _BLOB_LINE):  # the words of the next line may be no more of it
+        for pattern in (_BLOB, _BLOB_LINE):  # the next line may be ordinary words, not more base64
             found = pattern.match(text, start)
             if found is None or (found.end() - start) * 3 // 4 > left:
                 continue
@@ -219,18 +219,18 @@ def find_blobs(text: bytes) -> Iterator[Blob]:
 
 
 def _iter_starts(text: bytes) -> Iterator[int]:
-    """Where base64 may begin: its first characters decode to printable ones."""
+    """Positions where base64 of a text may begin: the first characters decode to printable ones."""
     for start, end in _iter_long_runs(text):
         at = start
         while 0 <= at <= end - BLOB_CHARS_MIN:
             if _is_text(text[at : at + _PROBE_CHARS]):
                 yield at
                 break
-            at = text.find(b"/", at, end) + 1 or -1  # a path may stand before it
+            at = text.find(b"/", at, end) + 1 or -1  # a path may precede it
 
 
 def _iter_long_runs(text: bytes) -> Iterator[tuple[int, int]]:
-    """The unbroken runs of characters of base64 that are long enough to be looked into, with their padding."""
+    """The unbroken runs of base64 characters that are at least `BLOB_CHARS_MIN` long; padding is not included."""
     if len(text) < BLOB_CHARS_MIN:
         return
     classes = text.translate(_BLOB_TABLE)
@@ -260,7 +260,7 @@ def _is_whole_text(raw: bytes) -> bool:
 
 
 def _decode_cut(raw: bytes) -> str | None:
-    """Bytes as text; a character that is cut at the end does not count."""
+    """Decode bytes as UTF-8, ignoring a character that is cut off at the end; None if they are not text."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as exc:

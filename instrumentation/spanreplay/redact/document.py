@@ -18,7 +18,7 @@ __all__ = ["Scalars", "TextEdit", "flatten", "graft", "parse_json", "parse_json_
 
 
 class TextEdit(NamedTuple):
-    """Characters [start, end) of a text give way to `text`, because of `rule`."""
+    """Replace characters [start, end) of a text with `text`, because of `rule`."""
 
     start: int
     end: int
@@ -27,7 +27,7 @@ class TextEdit(NamedTuple):
 
 
 def splice(text: str, edits: Iterable[TextEdit]) -> str:
-    """The text with its edits made; they are sorted and disjoint."""
+    """Apply edits, which must be sorted and disjoint, to the text."""
     pieces = []
     position = 0
     for edit in edits:
@@ -44,9 +44,9 @@ class Pairs(list[tuple[str, Any]]):
 
 
 class Scalars:
-    """Keys, strings and numbers of a value in document order; `masked` ones are secret by their key name.
+    """Keys, strings and numbers of a value in document order; `masked` are those that are secret by their key name.
 
-    `told` are those masked ones that are the value of such a name, not members of an object under it.
+    `told` are the masked scalars that are the direct value of such a name, not members of an object under it.
     """
 
     __slots__ = ("items", "masked", "told")
@@ -87,7 +87,7 @@ def flatten(value: object, scalars: Scalars, is_masked: bool = False) -> None:
 
 
 def _is_empty(value: object) -> bool:
-    """null, true, false; NaN and Infinity, which JSON has no literal for."""
+    """Whether the value is null, true or false, or NaN or Infinity, for which JSON has no literal."""
     return value is None or isinstance(value, bool) or (isinstance(value, float) and not math.isfinite(value))
 
 
@@ -114,7 +114,7 @@ def _flatten_members(members: Pairs | Mapping[Any, Any], scalars: Scalars, is_ma
 
 
 def _is_flat(value: object) -> bool:
-    """A scalar, or a list of nothing but scalars: what has members of its own has names in it."""
+    """Whether the value is a scalar or a list of scalars; an object has key names of its own."""
     if isinstance(value, (list, tuple)):
         return not any(isinstance(item, (Pairs, Mapping, list, tuple)) for item in value)
     return not isinstance(value, (Pairs, Mapping))
@@ -131,7 +131,7 @@ def _is_secret_member(strength: Strength, key: str, value: object, siblings: Pai
 
 
 def _flatten_items(items: Sequence[object], scalars: Scalars, is_masked: bool) -> None:
-    """A list; as a command line, `--api-key` makes the item after it secret."""
+    """Flatten a list; in a command line, an item such as `--api-key` makes the next item secret."""
     is_option_value = False
     for item in items:
         is_secret = is_option_value and not (isinstance(item, str) and item.startswith("--"))
@@ -142,7 +142,7 @@ def _flatten_items(items: Sequence[object], scalars: Scalars, is_masked: bool) -
 
 
 def _flatten_headers(headers: list[object], scalars: Scalars) -> None:
-    """A list of (name, value) pairs, as HTTP headers are recorded."""
+    """Flatten a list of (name, value) pairs, the form in which HTTP headers are recorded."""
     for pair in headers:
         if isinstance(pair, (list, tuple)) and len(pair) == 2 and isinstance(pair[0], str):
             scalars.add(pair[0], False)
@@ -156,9 +156,9 @@ def _flatten_headers(headers: list[object], scalars: Scalars) -> None:
 
 
 def graft(value: Any, replaced: Mapping[int, str], position: Iterator[int]) -> Any:
-    """The value with the replaced scalars in place; what did not change is shared, not copied.
+    """Return the value with some scalars replaced; unchanged parts are shared, not copied.
 
-    position counts scalars in the order of `flatten`.
+    `position` counts scalars in the order of `flatten`.
     """
     if _is_empty(value):
         return value
@@ -192,11 +192,11 @@ _WHITESPACE: Final = " \t\r\n"
 
 
 def _ignore_constant(_: str) -> None:
-    """NaN and Infinity carry nothing."""
+    """Read NaN and Infinity as None; they cannot hold a secret."""
 
 
 def _parse_int(digits: str) -> int | float:
-    """`int` refuses more than 4,300 digits."""
+    """Read more than 4,300 digits, which `int` refuses, as a float."""
     return int(digits) if len(digits) <= 4300 else float(digits)
 
 
@@ -207,7 +207,7 @@ _DECODER: Final = json.JSONDecoder(
 
 
 def parse_json(text: str) -> object:
-    """The JSON object, array or string in a text, with `Pairs` for objects; NOT_JSON if it is none."""
+    """Parse a JSON object, array or string, with `Pairs` for objects; NOT_JSON if the text is anything else."""
     first = text[:1]
     if first in _WHITESPACE:
         first = text.lstrip(_WHITESPACE)[:1]
@@ -220,7 +220,7 @@ def parse_json(text: str) -> object:
 
 
 def parse_json_prefix(text: str, start: int) -> tuple[object, int] | None:
-    """The JSON value that starts there, and where it ends; None if there is none whole."""
+    """The JSON value that begins at `start`, and its end; None if no complete value begins there."""
     try:
         return _DECODER.raw_decode(text, start)
     except (ValueError, RecursionError):
@@ -232,7 +232,7 @@ _ESCAPE: Final = re.compile(r"\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\u....|\\.", r
 
 
 def place_in_json(text: str, scalars: Scalars, edits: Mapping[int, Sequence[TextEdit]]) -> list[TextEdit]:
-    """Edits of scalars as edits of the JSON text that they were read from; all else stays byte for byte."""
+    """Turn edits of scalars into edits of the JSON text that they were read from; the rest stays byte for byte."""
     literals = list(_LITERAL.finditer(text))
     if len(literals) != len(scalars.items):
         raise ValueError("JSON literals do not line up")  # fails closed in the engine
@@ -259,9 +259,9 @@ def _place_in_literal(raw: str, offset: int, edits: Sequence[TextEdit]) -> Itera
 
 
 def _raw_positions(raw: str, wanted: Sequence[int]) -> list[int]:
-    """Where the wanted (ascending) character positions of a string lie in its JSON literal."""
+    """Map ascending character positions of a string to positions in its JSON literal."""
     positions = []
-    extra = 0  # raw characters before here beyond one per decoded character
+    extra = 0  # raw characters so far, minus decoded characters so far
     escapes = _ESCAPE.finditer(raw)
     escape = next(escapes, None)
     for position in wanted:

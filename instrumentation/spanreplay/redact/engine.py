@@ -1,4 +1,4 @@
-"""Redact texts and values of one run: find, remember, replace, until nothing is left to replace."""
+"""Redact texts and values of one run: find secrets, remember and replace them, until none is left."""
 
 from __future__ import annotations
 
@@ -54,19 +54,19 @@ class Redactor:
 
 
 class _Document:
-    """The scalars of one value, and the JSON texts and event streams among them as documents of their own."""
+    """The scalars of one value; JSON texts and event streams among them are nested documents."""
 
     __slots__ = ("nested", "scalars", "suspects")
 
     def __init__(self, scalars: Scalars) -> None:
         self.scalars = scalars
         self.suspects: list[int] = []
-        """Texts that are new, or in which something was found before."""
+        """Indices of texts that are new, or in which a secret was found before."""
         self.nested: dict[int, _Document | _Stream] = {}
 
 
 class _Stream(NamedTuple):
-    """A text of events, and the texts that were cut into pieces over several of them."""
+    """A text of events, and the texts that are spread over several of them."""
 
     parts: list[Part]
     joined: list[tuple[Group, _Document]]
@@ -74,7 +74,7 @@ class _Stream(NamedTuple):
 
 
 class Learned(NamedTuple):
-    """What a redactor knew at a moment: values that are secret, and tokens of what a replay has served."""
+    """A redactor's knowledge at one moment: secret values, and tokens of the responses that a replay has served."""
 
     known: tuple[bytes, ...]
     recalled: Mapping[bytes, bool]
@@ -83,12 +83,12 @@ class Learned(NamedTuple):
 class RunRedactor:
     """Redacts everything of one run. Thread-safe; made by `Redactor.run`.
 
-    Equal texts always give equal results within a run, so that history that is sent again keeps its key:
-    what was found in a text the first time is remembered. Values known to be secret only by context (a key
-    name, a URL, `Bearer`) are remembered too, and redacted wherever a text not seen before contains them.
+    Equal texts always give equal results within a run, so that resent history keeps its key: the findings of the
+    first time are remembered. Values known to be secret only by context (a key name, a URL, `Bearer`) are
+    remembered too, and redacted wherever a text not seen before contains them.
 
-    Every method fails closed: if anything goes wrong the value becomes one token and `errors` grows.
-    Every method adds what it redacted to `counts` (rule → hits), where given.
+    Every method fails closed: if anything goes wrong, the value becomes one token and `errors` grows.
+    Every method adds its redactions to `counts` (rule → hits) if given.
     """
 
     def __init__(self, tokenizer: Tokenizer, scanner: Scanner, warned: set[str]) -> None:
@@ -96,7 +96,7 @@ class RunRedactor:
         self._memo = Memo(MEMO_ITEMS_MAX, MEMO_CHARS_MAX)
         self._finder = Finder(tokenizer, scanner, self._memo, self.fail_closed, self._redact_decoded)
         self._clean_structures = Memo(MEMO_ITEMS_MAX, MEMO_CHARS_MAX)
-        """Texts that begin like JSON or events, and in whose parts nothing was found; as scalars of a whole value."""
+        """Texts that begin like JSON or events and whose parts are clean; only as scalars of a whole value."""
         self._clean = KnownClean(self._is_text_clean, TEXT_CHARS_MIN)
         self._quick = self._new_quick()
         self._errors = 0
@@ -104,50 +104,50 @@ class RunRedactor:
         self._warned = warned
 
     def derive(self, purpose: bytes) -> bytes:
-        """A key for another purpose, the same wherever the redaction key is the same."""
+        """Derive a key for another purpose; equal redaction keys give equal derived keys."""
         return self._tokenizer.derive(purpose)
 
     def learn_made(self, value: object) -> None:
-        """What the agent drew from a source of secrets is one, in the forms in which it is written."""
+        """Remember a value that the agent drew from a source of secrets, in each form in which it may be written."""
         self._finder.learn_made(value)
 
     def token(self, text: str) -> str:
-        """The token of a text, which is not taken for a secret elsewhere."""
+        """The token of a text, which is not treated as a secret elsewhere."""
         return self._tokenizer.make(text.encode("utf-8", "surrogatepass"))
 
     def recall(self, served: str) -> None:
-        """In a replay: what a served response hides is secret from now on, as it was when it was recorded."""
+        """Note the tokens in a response served by a replay: their values are secret from now on, as when recorded."""
         if "rdx-" in served:
             self._finder.recall.add(served)
 
     def find_foreign_token(self, text: str) -> str:
-        """The first token in a redacted text that stood there before its redaction; '' if there is none."""
+        """The first token in a redacted text that was already there before its redaction; '' if there is none."""
         return self._finder.recall.find_foreign(text)
 
     @property
     def fingerprint(self) -> str:
-        """Which key the tokens are made with: equal keys give equal fingerprints, and nothing of a key is told."""
+        """Identifies the key of the tokens: equal keys give equal fingerprints, which reveal nothing about the key."""
         return self._tokenizer.token(b"\0the fingerprint of a redaction key")
 
     @property
     def errors(self) -> int:
-        """How often a value was dropped because its redaction failed."""
+        """The number of values dropped because their redaction failed."""
         return self._errors
 
     def text(self, text: str, counts: Counts | None = None) -> str:
-        """The text with every secret replaced by its token; JSON in it is understood."""
+        """Replace every secret in the text with its token; JSON in the text is parsed."""
         if type(text) is str and self._is_text_clean(text) and not self._finder.recall:
             return text
         return self._guard(lambda: self._redact_text(text, counts), lambda: self._tokenizer.token_of(text))
 
     def json_text(self, text: str, counts: Counts | None = None) -> str:
-        """The JSON text with secrets replaced inside its literals, and otherwise byte for byte the same."""
+        """Replace secrets inside the literals of a JSON text; the rest stays byte for byte."""
         return self._guard(lambda: self._redact_text(text, counts), lambda: f'"{self._tokenizer.token_of(text)}"')
 
     def value(self, value: T, counts: Counts | None = None) -> T:
-        """The JSON-able value, redacted; the very same object if there was nothing to redact.
+        """Redact a JSON-able value; return the same object if there is nothing to redact.
 
-        Also takes what OpenTelemetry attributes hold: tuples and bytes.
+        Also accepts tuples and bytes, which OpenTelemetry attributes may hold.
         """
         try:
             rest = self._clean.prune(value)
@@ -158,24 +158,24 @@ class RunRedactor:
                 return value
         except Exception:  # noqa: BLE001, S110 -- the same happens again below, where it is counted
             pass
-        # A value that cannot be walked cannot be hashed for a token of its own either.
+        # A value that cannot be walked cannot be hashed either, so its token is the blank one.
         redacted = self._guard(lambda: self._redact_value(value, counts), lambda: self._tokenizer.blank)
         return cast("T", redacted)
 
     def items(self, items: list[Any], counts: Counts | None = None) -> list[Any]:
-        """Values that came one after the other, redacted: a text that was cut into pieces over several of them too."""
+        """Redact values that arrived in sequence, including a text that is spread over several of them."""
         redacted = self._guard(lambda: self._redact_items(items, counts), lambda: self._tokenizer.blank)
         return [redacted] * len(items) if isinstance(redacted, str) else redacted
 
     def messages(self, texts: Sequence[str], counts: Counts | None = None) -> list[str]:
-        """Texts that came one after the other, redacted as the events of one stream."""
+        """Redact texts that arrived in sequence as the events of one stream."""
         redacted = self._guard(lambda: self._redact_messages(texts, counts), lambda: self._tokenizer.blank)
         return [redacted] * len(texts) if isinstance(redacted, str) else redacted
 
     def write_clean(self, value: Any) -> str:
-        """The JSON text of a value that the codec writes as it is and in which nothing is to be redacted; '' of others.
+        """The JSON text of a value that the codec writes unchanged and that needs no redaction; '' for any other.
 
-        For what is small and known from before; `value` decides on everything else.
+        Only for small values known from before; `value` decides about all others.
         """
         try:
             return self._clean.write(value)
@@ -183,7 +183,7 @@ class RunRedactor:
             return ""
 
     def headers(self, pairs: Iterable[Sequence[str | bytes]], counts: Counts | None = None) -> list[list[str]]:
-        """HTTP headers with the values of the secret ones replaced as a whole."""
+        """Redact HTTP headers; the value of a secret header is replaced as a whole."""
         listed = [[_header_text(name), _header_text(value)] for name, value in pairs]
         if self.is_clean(listed):
             return listed
@@ -193,22 +193,22 @@ class RunRedactor:
         return [list(pair) for pair in redacted["headers"]]
 
     def is_clean(self, headers: Iterable[Sequence[str]], texts: Sequence[str] = ()) -> bool:
-        """Whether a look shows that nothing is to be redacted in headers and texts; False does not say the contrary.
+        """Whether a quick look shows that headers and texts need no redaction; False means unknown.
 
-        What is new in all of them is scanned at once, which costs less than one after the other.
+        All new texts are scanned together, which costs less than one by one.
         """
         return self._quick.is_clean(headers, texts)
 
     def adopt(self, other: RunRedactor) -> None:
-        """Know from now on what another run of this process has learned to be secret."""
+        """Take over the values that another run of this process has learned to be secret."""
         self._finder.adopt(other._finder.known())
 
     def remember(self) -> Learned:
-        """What it has learned so far, for `go_back`."""
+        """Return the knowledge gained so far, for `go_back`."""
         return Learned(self._finder.known(), self._finder.recall.tokens())
 
     def go_back(self, learned: Learned) -> None:
-        """Forget what it has learned since: the next run of the same process has not seen it."""
+        """Return to earlier knowledge: the next run of the same process has not seen what came later."""
         self._finder.go_back(*learned)
         self._memo.clear()
         self._clean_structures.clear()
@@ -219,9 +219,9 @@ class RunRedactor:
         return QuickLook(self._finder, self._memo, self._clean_structures, self._is_text_clean)
 
     def find_edits(self, text: str, counts: Counts | None = None) -> Sequence[TextEdit]:
-        """One pass over a text: what has to be replaced, in its own offsets.
+        """Make one pass over a text and return the edits it needs, in the text's offsets.
 
-        Not guarded; for those who place the edits themselves (streams).
+        Not guarded; for callers that place the edits themselves (streams).
         """
         if self._quick.is_clean((), (text,)):
             return ()
@@ -229,11 +229,11 @@ class RunRedactor:
         return self._edits_of(document, counts).get(0, ())
 
     def chunks(self, chunks: Sequence[str], counts: Counts | None = None) -> list[str]:
-        """The chunks of one text, redacted as that text; see `streams.redact_chunks`."""
+        """Redact the chunks of one text as a whole; see `streams.redact_chunks`."""
         return redact_chunks(self, chunks, counts)
 
     def fail_closed(self, cause: BaseException, text: str) -> str:
-        """Count a failure and give the token that stands for the text."""
+        """Count a failure and return the token that replaces the text."""
         self._count_error(cause)
         try:
             return self._tokenizer.token_of(text)
@@ -252,7 +252,7 @@ class RunRedactor:
         raise RecursionError("redaction does not settle")
 
     def _redact_decoded(self, text: str) -> tuple[str, str]:
-        """What was encoded, redacted, and the rule that found something in it."""
+        """Redact a decoded text; also return the first rule that matched in it, or ''."""
         counts: dict[str, int] = {}
         return self._redact_text(text, counts), next(iter(counts), "")
 
@@ -311,7 +311,7 @@ class RunRedactor:
             texts = [splice(part.text, _place_in_part(part, found)) for part, found in zip(parts, edits, strict=True)]
         raise RecursionError("redaction does not settle")
 
-    # ── What is known from before ───────────────────────────────────────────────────────────────────
+    # ── Known values and texts ──────────────────────────────────────────────────────────────────────
     def _note_tokens(self, document: _Document) -> None:
         if self._finder.recall:
             for item in document.scalars.items:
@@ -381,7 +381,7 @@ class RunRedactor:
     ) -> list[tuple[Group, _Document]]:
         return [(group, self._open([group.text], depth, unseen)) for group in groups]
 
-    # ── (2) Edit: put together what was found ───────────────────────────────────────────────────────
+    # ── (2) Edit: combine the findings ──────────────────────────────────────────────────────────────
     def _edits_of(self, document: _Document, counts: Counts | None) -> dict[int, Sequence[TextEdit]]:
         scalars = document.scalars
         edits: dict[int, Sequence[TextEdit]] = {}
@@ -408,9 +408,9 @@ class RunRedactor:
         return edits
 
     def _edits_of_stream(self, stream: _Stream, counts: Counts | None) -> list[TextEdit]:
-        """What was cut into pieces over several events; only when nothing of that is left, what is in one event.
+        """Edits of secrets spread over several events; if there are none, edits within single events.
 
-        An event is not even scanned before: half of a password would be learned as a password.
+        Single events are not even scanned earlier: half of a password would be learned as a password.
         """
         edits = self._edits_of_pieces(stream.parts, stream.joined, counts)
         if not any(edits):
@@ -429,7 +429,7 @@ class RunRedactor:
     def _edits_of_pieces(
         self, parts: Sequence[Part], joined: Sequence[tuple[Group, _Document]], counts: Counts | None
     ) -> list[dict[int, Sequence[TextEdit]]]:
-        """What was cut into pieces, as edits of the scalars of each part."""
+        """Edits of secrets spread over several parts, as edits of the scalars of each part."""
         edits: list[dict[int, Sequence[TextEdit]]] = [{} for _ in parts]
         for (part, scalar), edit in self._edits_of_groups(joined, counts):
             edits[part][scalar] = [*edits[part].get(scalar, ()), edit]
@@ -442,7 +442,7 @@ class RunRedactor:
             yield from group.distribute(self._edits_of(document, counts).get(0, ()))
 
     def _mask(self, item: str | int | float) -> TextEdit | None:
-        """A scalar that is secret by its key name becomes one token, unless it is empty or one already."""
+        """Replace a scalar that is secret by its key name with one token, unless it is empty or already a token."""
         text = item if isinstance(item, str) else repr(item)
         encoded = text.encode("utf-8", "surrogatepass")
         if not encoded or TOKEN.fullmatch(encoded):
@@ -474,7 +474,7 @@ def _place(text: str, document: _Document, edits: Mapping[int, Sequence[TextEdit
 
 
 def _place_in_part(part: Part, edits: Mapping[int, Sequence[TextEdit]]) -> Sequence[TextEdit]:
-    """Edits of the scalars of an event as edits of its text."""
+    """Turn edits of an event's scalars into edits of its text."""
     if not edits or part.tree is NOT_JSON:
         return edits.get(0, ())
     scalars = Scalars()

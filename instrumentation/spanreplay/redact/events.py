@@ -1,7 +1,7 @@
-"""Streams of JSON events (server-sent events, JSON lines): what one long text was cut into.
+"""Streams of JSON events (server-sent events, JSON lines), over which one long text is spread.
 
-A model streams its answer a few characters at a time, each in a JSON event of its own. A secret in the answer is
-in none of them; it is in the strings of the same place of successive events, put together. So these are read together
+A model streams its answer a few characters at a time, each piece in a separate JSON event. No event holds a whole
+secret; it only appears when the strings at the same place in successive events are joined. The joined text is read
 first: the part of a key in one event may look like a whole key, and replacing only that part would leave the rest.
 """
 
@@ -19,8 +19,8 @@ __all__ = ["SSE_START", "STREAMED", "Group", "Part", "cut_events", "group_pieces
 
 
 class Part(NamedTuple):
-    """Characters from `start` on: the JSON of one event (`tree` is its value), a line of plain data (NOT_JSON),
-    or what stands between (no payload)."""
+    """The characters of a stream from `start`: the JSON of one event (`tree` is its value), a line of plain data
+    (`tree` is NOT_JSON), or the text between payloads (`is_payload` is False)."""
 
     start: int
     text: str
@@ -29,7 +29,7 @@ class Part(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Strings that belong together, as (part, scalar of that part)."""
+    """Strings that belong together; `places` holds each as (part, scalar of that part)."""
 
     places: list[tuple[int, int]]
     texts: list[str]
@@ -38,11 +38,11 @@ class Group(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What the pieces are pieces of."""
+        """The whole text of which the strings are pieces."""
         return self.texts[-1] if self.is_growing else "".join(self.texts)
 
     def distribute(self, edits: Sequence[TextEdit]) -> Iterator[tuple[tuple[int, int], TextEdit]]:
-        """Edits of the whole text as edits of its pieces."""
+        """Turn edits of the whole text into edits of its pieces."""
         if self.is_growing:
             for place, text in zip(self.places, self.texts, strict=True):
                 for edit in edits:
@@ -60,16 +60,16 @@ _BETWEEN: Final = re.compile(r"[\r\n]*(?:data: ?)?")
 _ARRAY_START: Final = re.compile(r"\s*\[\s*(?=\{)")
 _ARRAY_BETWEEN: Final = re.compile(r"\s*,?\s*")
 STREAMED: Final = frozenset({"candidates", "choices", "delta", "completion", "outputs", "predictions"})
-"""Members that an element of a streamed array has, and a message of a conversation has not."""
+"""Members that only an element of a streamed array has; a message of a conversation does not."""
 _TELLING: Final = frozenset({"item_id", "thought"})
-"""Members that, as every number named `…index` does, tell apart the strings that are streamed at the same time:
+"""Members that, like every integer named `…index`, distinguish strings that are streamed at the same time:
 choices, content blocks, tool calls."""
 _PLAIN: Final = ("data",)
 _Path = tuple[object, ...]
 
 
 def cut_events(text: str) -> list[Part] | None:
-    """The parts of the text that may hold anything; None if it is no stream of events."""
+    """Cut the text into the parts that may hold a secret; None if the text is not a stream of events."""
     if SSE_START.match(text):
         return _cut_lines(text, _DATA_LINE)
     if text.startswith("{") and "\n" in text and parse_json(text[: text.index("\n")]) is not NOT_JSON:
@@ -88,7 +88,7 @@ def _is_chunk(tree: object) -> bool:
 
 
 def _cut_array(text: str, position: int) -> list[Part] | None:
-    """A stream as one JSON array, which may have been cut off: Gemini's without `alt=sse`."""
+    """Cut a stream that is one JSON array, possibly truncated: Gemini without `alt=sse` sends one."""
     parts = [Part(0, text[:position], NOT_JSON, False)]
     while position < len(text):
         found = parse_json_prefix(text, position)
@@ -124,7 +124,7 @@ def _cut_lines(text: str, pattern: re.Pattern[str]) -> list[Part]:
 
 
 def group_pieces(parts: Sequence[Part]) -> Iterator[Group]:
-    """The strings that belong together; at least two, and not all the same."""
+    """Group strings that belong together: at least two to a group, not all equal."""
     found = _Groups()
     for number, part in enumerate(parts):
         if part.is_payload:
@@ -133,7 +133,7 @@ def group_pieces(parts: Sequence[Part]) -> Iterator[Group]:
 
 
 def group_values(values: Sequence[object]) -> Iterator[Group]:
-    """The same for values that came one after the other; a place is (0, scalar of the list of values)."""
+    """Like `group_pieces`, for values that arrived in sequence; a place is (0, scalar of the list of values)."""
     found = _Groups()
     for value in values:
         found.add(0, value)
@@ -141,7 +141,7 @@ def group_values(values: Sequence[object]) -> Iterator[Group]:
 
 
 class _Groups:
-    """Strings by where they stand, what tells them apart (`index`) included and left out."""
+    """Strings by their path, then by the members (`index`) that distinguish strings of the same path."""
 
     def __init__(self) -> None:
         self._by_path: dict[_Path, dict[_Path, list[tuple[tuple[int, int], str]]]] = {}
@@ -161,7 +161,7 @@ class _Groups:
         for told in self._by_path.values():
             lists = list(told.values())
             if len(lists) > 2 and all(len(pieces) == 1 for pieces in lists):
-                lists = [[pieces[0] for pieces in lists]]  # no index occurs twice: it counts the events
+                lists = [[pieces[0] for pieces in lists]]  # each index occurs once: it only counts the events
             for pieces in lists:
                 texts = [text for _, text in pieces]
                 if len(pieces) > 1 and any(text != texts[0] for text in texts):
@@ -169,14 +169,14 @@ class _Groups:
 
 
 def _is_growing(texts: Sequence[str]) -> bool:
-    """Each text begins with all of the one before it; pieces of one text do so only while they are tiny."""
+    """Whether each text begins with the whole previous one; for pieces of one text that holds only while tiny."""
     if len(texts[-1]) < 8:
         return False
     return all(new.startswith(old) for old, new in itertools.pairwise(texts))
 
 
 def _walk(value: Any, path: _Path, told: _Path, places: list[tuple[_Path, _Path, str] | None]) -> None:
-    """One entry for every scalar, in the order of `flatten`; None for keys and numbers."""
+    """Append one entry for each scalar, in the order of `flatten`; None for keys and numbers."""
     if isinstance(value, str):
         places.append((path, told, value))
     elif isinstance(value, (Pairs, Mapping)):
@@ -197,13 +197,13 @@ def _walk(value: Any, path: _Path, told: _Path, places: list[tuple[_Path, _Path,
 
 
 def _tells(name: object, member: object) -> bool:
-    if not isinstance(name, str) or not member:  # an index of 0 is left out by some
+    if not isinstance(name, str) or not member:  # some providers omit an index of 0
         return False
     return name in _TELLING or (type(member) is int and name[-5:].lower() == "index")
 
 
 def _distribute(lengths: Sequence[int], edits: Sequence[TextEdit]) -> Iterator[tuple[int, TextEdit]]:
-    """Edits of a join as (piece, edit of that piece): the replacement goes where the edit starts."""
+    """Turn edits of joined pieces into (piece, edit of that piece); the replacement goes where the edit starts."""
     start = 0
     first = 0
     for piece, length in enumerate(lengths):

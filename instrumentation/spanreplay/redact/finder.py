@@ -1,4 +1,4 @@
-"""Find what is secret in the texts of one run, in them and in what is encoded in them; remember what was found."""
+"""Find secrets in the texts of one run, encoded ones included, and remember the findings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["Finder"]
 KNOWN_ITEMS_MAX: Final = 256
 KNOWN_BYTES_MIN: Final = 8
 MADE_ITEMS_MAX: Final = 32
-"""How many values that the agent drew as secrets are remembered; the first ones."""
+"""Only this many of the values that the agent drew as secrets are remembered, the first ones."""
 MADE_BYTES_MIN: Final = 8
 MADE_BYTES_MAX: Final = 128
 UNMIXED_BYTES_MIN: Final = 12
@@ -38,11 +38,11 @@ _COMMON_WORDS: Final = frozenset(
     b"password passphrase username required optional function undefined authorization production development"
     b" localhost internal external disabled redacted changeme included excluded temporary anonymous".split()
 )
-"""Words that stand under a secret name by mistake; remembering them would blot them out of every prompt."""
+"""Words that occur under a secret name by mistake; remembering them would redact them in every prompt."""
 
 
 class _Found(NamedTuple):
-    """Bytes [start, end) give way to `text`, because of `rule`."""
+    """Replace bytes [start, end) with `text`, because of `rule`."""
 
     start: int
     end: int
@@ -51,10 +51,10 @@ class _Found(NamedTuple):
 
 
 class Finder:
-    """Scans texts and learns what is secret by its context. Thread-safe as far as single operations are.
+    """Scans texts and learns values that are secret by context. Thread-safe to the extent that single operations are.
 
-    `fail_closed` counts a failure and gives the token of a text; `redact` redacts the text that was found encoded,
-    and names the rule that applied.
+    `fail_closed` counts a failure and returns the token of a text; `redact` redacts a decoded text and names the rule
+    that matched.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Finder:
         self._made_lock = make_lock()
 
     def scan(self, texts: list[str]) -> None:
-        """Scan new texts as one, separated by NUL, and remember what was found in each."""
+        """Scan new texts as one, separated by NUL, and remember the findings of each."""
         if len(texts) == 1:
             self.scan_alone(texts[0])
             return
@@ -91,7 +91,7 @@ class Finder:
                     self.scan([text for text in texts if text not in encoded])
                     return
             touched = [(edit.start, edit.end) for edit in self._scan_bytes(joined)]
-        except Exception:  # noqa: BLE001 - one bad text must not drop the others: find out which it is
+        except Exception:  # noqa: BLE001 - one bad text must not drop the others: scan each alone to find it
             for text in texts:
                 self.scan_alone(text)
             return
@@ -109,7 +109,7 @@ class Finder:
                 self._memo.put(text, ())
 
     def scan_alone(self, text: str) -> tuple[TextEdit, ...]:
-        """What is to be replaced in one text; remembered."""
+        """Return the edits that one text needs, and remember them."""
         try:
             encoded = text.encode("utf-8", "surrogatepass")
             found = self._place_in_text(text, encoded)
@@ -160,7 +160,7 @@ class Finder:
         return found
 
     def _find_in_binary(self, encoded: bytes) -> list[_Found]:
-        """The keys in bytes that came as base64, which stays base64: a picture can still be decoded."""
+        """Find keys in base64 of binary data; the result is base64 again, so a picture can still be decoded."""
         found = []
         for binary in find_binary(encoded):
             edits = resolve(binary.raw, self._scanner.scan_binary(binary.raw), tuple(self._known))
@@ -184,7 +184,7 @@ class Finder:
         for hit in hits:
             if hit.rule.is_context:
                 value = encoded[hit.start : hit.end]
-                if not find_opaque(value, tuple(self._known.keys() - {value})):  # what is known in it stays whole
+                if not find_opaque(value, tuple(self._known.keys() - {value})):  # a known value inside stays whole
                     self._learn(value, is_sure=False)
         if self.recall:
             for value, is_sure in self.recall.find(encoded):
@@ -202,7 +202,7 @@ class Finder:
             self._learn(credential.strip().encode("utf-8", "surrogatepass"))
 
     def learn_made(self, value: object) -> None:
-        """Remember what was drawn as a secret: 64 bits and more, of so many values as do not crowd out others."""
+        """Remember a value of at least 64 bits drawn as a secret; only so many that they don't crowd out others."""
         if isinstance(value, bytes) and MADE_BYTES_MIN <= len(value) <= MADE_BYTES_MAX:
             forms = [value.hex().encode(), base64.urlsafe_b64encode(value).rstrip(b"="), base64.b64encode(value)]
         elif isinstance(value, str) and 2 * MADE_BYTES_MIN <= len(value) <= 2 * MADE_BYTES_MAX:
@@ -216,22 +216,22 @@ class Finder:
             self._learn(form)
 
     def known(self) -> tuple[bytes, ...]:
-        """The values that are known to be secret."""
+        """The values known to be secret."""
         return tuple(self._known)
 
     def go_back(self, known: Iterable[bytes], recalled: Mapping[bytes, bool]) -> None:
-        """Know no more than this."""
+        """Reset the known values and the recalled tokens to these."""
         self._known = dict.fromkeys(known)
         self.recall.go_back(recalled)
 
     def adopt(self, values: Iterable[bytes]) -> None:
-        """Take over values that another run of this process has learned."""
+        """Take over values that another run of this process has learned to be secret."""
         for value in values:
             if len(self._known) < KNOWN_ITEMS_MAX:
                 self._known.setdefault(value)
 
     def _learn(self, value: bytes, *, is_sure: bool = True) -> None:
-        """Remember a value; from text, where a name may stand by chance, only a long or mixed one."""
+        """Remember a value; from text, where a secret's name may occur by chance, only a long or mixed one."""
         if len(value) < KNOWN_BYTES_MIN or value in self._known or len(self._known) >= KNOWN_ITEMS_MAX:
             return
         if b"rdx-" in value and TOKEN.search(value):
@@ -241,7 +241,7 @@ class Finder:
             return
         is_mixed = any(48 <= c <= 57 for c in value) and not value.isdigit()
         if len(value) < UNMIXED_BYTES_MIN and not is_mixed and (not is_sure or value.islower()):
-            return  # `internet` may be a password, and is a word
+            return  # `internet` may be a password, but is also a word
         if lowered.isalpha() and secret_name(value.decode("ascii")) is not None:
             return
         self._known[value] = None
@@ -253,7 +253,7 @@ def _holds_encoded(text: str) -> bool:
 
 
 def _merge(first: Sequence[_Found], more: Sequence[_Found]) -> list[_Found]:
-    """Both, sorted and disjoint: of two that overlap the first one's text stands for all of it."""
+    """Merge both lists, sorted and disjoint; the text of the one from `first` replaces findings that overlap."""
     made: list[_Found] = []
     ranked = [(found.start, found.end, 0, found) for found in first] + [(f.start, f.end, 1, f) for f in more]
     ranked.sort(key=lambda each: (each[0], each[2], -each[1]))

@@ -1,4 +1,4 @@
-"""Keys and tokens with a fixed format, one row for each: how it begins, and what it looks like.
+"""Keys and tokens with a fixed format, one row each: its first characters and its pattern.
 
 The formats are public facts (providers' documentation, the rules of open scanners). A new one is a new row.
 """
@@ -15,7 +15,7 @@ _SENTRY: Final = "sntry(?:u_[a-f0-9]{64}|s_[A-Za-z0-9+/]{20,600}={0,2}(?:_[A-Za-
 
 
 class Format(NamedTuple):
-    """Keys that begin with one of `starts`, as `pattern` says; case counts."""
+    """Keys that begin with one of `starts` and match `pattern`; case-sensitive."""
 
     name: str
     starts: tuple[str, ...]
@@ -23,7 +23,7 @@ class Format(NamedTuple):
 
 
 class Marked(NamedTuple):
-    """Keys that are known by a mark anywhere in them: `before` are the characters that stand before it."""
+    """Keys recognised by a mark inside them, which at least `before_min` characters of the class `before` precede."""
 
     name: str
     marks: tuple[str, ...]

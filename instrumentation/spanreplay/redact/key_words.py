@@ -1,7 +1,7 @@
-"""Keys of providers that nobody has listed: a word says that it is one, and random characters follow.
+"""Keys of unlisted providers, recognised by a telling word that is followed by random characters.
 
-`vendor_live_8fK2…`, `vendor_secret_…`, `vendor_pat_…`. An id has no such word (`call_…`, `msg_…`, `run_…`), a name in a
-program has no random characters.
+`vendor_live_8fK2…`, `vendor_secret_…`, `vendor_pat_…`. An id has no such word (`call_…`, `msg_…`, `run_…`), and a
+name in a program has no random characters.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ KEY_WORDS: Final = (
     *("_key_", "_token_", "_live-", "_secret-", "_key-", "_token-", "_car_"),
 )
 _VENDOR_CHARS: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_"
-"""What may stand before the word: the vendor."""
+"""Characters of the vendor's name, which precedes the word."""
 RANDOM_CHARS_MIN: Final = 16
 RANDOM_BITS_MIN: Final = 3.2
-"""Shannon's entropy of a character; 16 random hexadecimal digits have about that."""
+"""Shannon entropy per character; 16 random hexadecimal digits have about this much."""
 _VENDOR: Final = re.compile(rb"[A-Za-z][A-Za-z0-9_]{0,30}\Z")
 TURN_CHARS: Final = 4
-"""In random characters at most so many of a kind follow each other on average."""
+"""In random characters, a run of one kind (small letters, capitals, digits) is at most this long on average."""
 _LETTERS: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _KINDS: Final = bytes(48 if 48 <= c <= 57 else 65 if 65 <= c <= 90 else 97 for c in range(256))
 _UUID: Final = re.compile(rb"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
@@ -34,7 +34,7 @@ _PIECE: Final = re.compile(rb"[A-Za-z0-9]{16,}")
 
 
 def is_key_after_word(text: bytes, at: int, match: re.Match[bytes]) -> bool:
-    """A vendor before the word, and after it characters that nobody thought of."""
+    """Whether a vendor's name precedes the word and random characters follow it."""
     head = text[max(0, at - 32) : at]
     vendor = head[len(head.rstrip(_VENDOR_CHARS)) :]
     if _VENDOR.match(vendor) is None and not ends_escape(text, at):
@@ -46,7 +46,7 @@ def is_key_after_word(text: bytes, at: int, match: re.Match[bytes]) -> bool:
 
 
 def _is_mixed(chars: bytes) -> bool:
-    """Small letters, capitals and digits take turns as they do in no name."""
+    """Whether small letters, capitals and digits alternate more often than in any name."""
     kinds = chars.translate(_KINDS)
     turns = sum(kinds[at] != kinds[at - 1] for at in range(1, len(kinds)))
     return len(chars) >= RANDOM_CHARS_MIN and turns * TURN_CHARS >= len(chars)

@@ -1,4 +1,4 @@
-"""What is known to hold no secret, so that history that is sent again is looked up and not walked."""
+"""Values known to hold no secret, so that resent history is looked up instead of walked."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _PLAIN: Final = frozenset((type(None), bool, int, float))
 
 
 class KnownClean:
-    """Prunes a value to what still has to be looked at. Thread-safe: single operations on dictionaries.
+    """Prunes a value to the parts that redaction still has to look at. Thread-safe: single dictionary operations.
 
-    `is_text_clean` tells whether it is known of a text that redaction leaves it as it is; texts shorter than
-    `chars_min` are clean.
+    `is_text_clean` tells whether redaction is known to leave a text unchanged; texts shorter than `chars_min` are
+    clean.
     """
 
     def __init__(self, is_text_clean: Callable[[str], bool], chars_min: int) -> None:
@@ -37,12 +37,12 @@ class KnownClean:
         self._written_keys: dict[str, str] = {}
         self._check_text, self._write_new_key = self._is_text_plain, self._write_key  # bound once
         self._lists: tuple[tuple[bytes, int], ...] = ()
-        """Marshalled lists without their header, and their lengths; the newest first."""
+        """Marshalled lists without their header, and their lengths; newest first."""
 
     def write(self, value: Any) -> str:
-        """The JSON text of a small value of plain types that is known to be clean, as codec and redaction leave it.
+        """The JSON text of a small value of plain types that is known to be clean; codec and redaction agree on it.
 
-        '' for any other: what is clean and not known to be so yet, too.
+        '' for any other value, including a clean one that is not yet known to be.
         """
         return write_plain(value, self._check_text, self._written_keys, self._write_new_key)
 
@@ -60,15 +60,15 @@ class KnownClean:
         return written
 
     def prune(self, value: Any) -> Any:
-        """The value without what is known to be clean; None if nothing is left.
+        """The value without the parts known to be clean; None if nothing is left.
 
-        Equal to the value in everything that redaction looks at: an object with a key name that says something about
-        its members, and a list with command line options, stay whole.
+        Redaction finds the same in the result as in the value: an object with a key name that says something about
+        its members stays whole, and so does a list with command line options.
         """
         return self._prune_members(value, is_top=True) if type(value) is dict else self._prune(value)
 
     def remember(self, value: Any) -> None:
-        """Keep the lists of a clean object: a conversation that only grows is then found as a whole."""
+        """Remember the lists of a clean object, so that a growing conversation is recognised as a whole."""
         if type(value) is not dict:
             return
         for member in value.values():
@@ -83,7 +83,7 @@ class KnownClean:
         self._lists = ((blob, len(items)), *others[: LISTS_MAX - 1])
 
     def _count_known(self, items: list[Any]) -> int:
-        """How many leading elements are known to be clean."""
+        """The number of leading elements that are known to be clean."""
         if not self._lists or len(items) < LIST_ITEMS_MIN:
             return 0
         blob = _marshal(items)
@@ -148,7 +148,7 @@ class KnownClean:
 
 
 def _marshal(items: list[Any]) -> bytes | None:
-    """The elements as bytes that are equal only for equal values; None for what has none."""
+    """The elements as bytes that are equal only for equal values; None if they can't be marshalled."""
     try:
         return marshal.dumps(items, 2)[_LIST_HEADER:]  # version 2 has no back references
     except ValueError:

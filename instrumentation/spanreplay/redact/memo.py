@@ -1,4 +1,4 @@
-"""What was found in the texts of a run, so that equal texts give equal results and history costs a look-up."""
+"""Findings for the texts of a run, so that equal texts give equal results and history costs one look-up."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["Memo"]
 
 
 class Memo:
-    """Texts and what was found in them, in two generations, so that forgetting costs nothing.
+    """Texts and the edits found in them, in two generations, so that forgetting costs nothing.
 
     Reads and writes are single dictionary operations: threads may lose an entry, never corrupt one.
     """

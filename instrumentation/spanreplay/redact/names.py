@@ -1,4 +1,4 @@
-"""Which key names mark their value as a secret."""
+"""Key names that mark their value as a secret."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ class Strength(Enum):
     """How much a key name says about its value."""
 
     STRONG = "strong"
-    """Whatever stands there is a secret."""
+    """Any value is a secret."""
     WEAK = "weak"
     """A secret only if it also looks like a credential: `token` is what language models stream."""
     LIKELY = "likely"
-    """A secret if it is one short word that no language has: `pass` is a test's result, too."""
+    """A secret if it is one word that no language has: `pass` may also be a test's result."""
     CODE = "code"
-    """A secret if it is a number of some digits, or looks like a credential: a PIN."""
+    """A secret if it is a number of several digits, or looks like a credential: a PIN."""
     PERSONAL = "personal"
-    """A person's: if it has five digits or is a mixed code. E-mail addresses have a rule of their own."""
+    """Personal if it has at least five digits or is a mixed code. E-mail addresses have their own rule."""
 
 
 SECRET_NAMES: Final[tuple[tuple[str, Strength], ...]] = (
@@ -161,7 +161,7 @@ GLUED_NAMES: Final = (
     *("password", "passwd", "passphrase", "apikey", "passw0rd", "passwort", "kennwort", "contraseña", "motdepasse"),
     *("пароль", "密码", "密碼", "パスワード", "비밀번호"),
 )
-"""Words that count at the end of a longer one too: PGPASSWORD, mypassphrase."""
+"""Words that also count at the end of a longer word: PGPASSWORD, mypassphrase."""
 GLUED_WEAK_NAMES: Final = ("sessid", "sessionid")
 HARMLESS_BEFORE_TOKEN: Final = frozenset(
     {
@@ -171,10 +171,10 @@ HARMLESS_BEFORE_TOKEN: Final = frozenset(
         "output", "cached", "reasoning", "total", "per", "num", "count", "new", "target", "draft",
     }
 )  # fmt: skip
-"""`<word> token` is then a counter, a page mark or a model's vocabulary."""
+"""After one of these words, `token` is a counter, a page mark or an entry of a model's vocabulary."""
 
 ATTRIBUTE_NAMES: Final = frozenset({"session.id", "server.address", "client.address", "network.peer.address"})
-"""Names of OpenTelemetry for what is no credential."""
+"""OpenTelemetry names that look like secret or personal ones, but hold no credential."""
 VERBS: Final = frozenset(
     {
         "get", "list", "describe", "create", "generate", "update", "delete", "remove", "reset", "change", "validate",
@@ -183,7 +183,7 @@ VERBS: Final = frozenset(
         "replace",
     }
 )  # fmt: skip
-"""A longer name that begins so is that of an operation: `GetSessionToken`, `update_password`."""
+"""A name of several words that begins with one of these names an operation: `GetSessionToken`, `update_password`."""
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[^\W\d_A-Z]+|[0-9]+")
 _BY_WORDS: Final = {tuple(name.split()): strength for name, strength in SECRET_NAMES}
 _WORDS_MAX: Final = max(len(words) for words in _BY_WORDS)
@@ -195,14 +195,14 @@ _cache: dict[str, Strength | None] = {}
 
 _SEPARATORS: Final = str.maketrans("", "", "-_. ")
 _WORD_CHARS: Final = 5
-"""Random letters change between small and capital more often than words begin."""
+"""Least average length of words; random letters switch between small and capital more often."""
 
 
 def secret_name(name: str) -> Strength | None:
-    """What the key name says about its value; None: nothing.
+    """How much a key name says about its value; None if nothing.
 
-    The name is split at `_`, `-`, `.` and capitals, and its last words are compared in full, so that
-    `max_tokens`, `token_type` and `keyboard` are no secrets.
+    The name is split at `_`, `-`, `.` and capitals, and its last words are compared in full, so
+    `max_tokens`, `token_type` and `keyboard` are not secret names.
     """
     try:
         return _cache[name]
@@ -215,7 +215,7 @@ def secret_name(name: str) -> Strength | None:
 
 
 def name_ends() -> set[str]:
-    """The last words of all names of secrets."""
+    """The last words of all secret names."""
     words = {name.split()[-1] for name, _ in SECRET_NAMES}
     return words | {*GLUED_NAMES, *GLUED_WEAK_NAMES}
 
@@ -230,7 +230,7 @@ def _classify(name: str) -> Strength | None:
 
 
 def _name_strength(words: list[str], name: str) -> Strength | None:
-    """What the last words of a name say."""
+    """Classify a name by its last words."""
     if name in ATTRIBUTE_NAMES:
         return None
     if words[-1] == "token" and len(words) > 1 and words[-2] in HARMLESS_BEFORE_TOKEN:
@@ -245,13 +245,16 @@ def _name_strength(words: list[str], name: str) -> Strength | None:
 
 
 def _is_words(value: str) -> bool:
-    """Whole words, as in a name or a title: `Define-owner-access-rights`, `SharePolicyForAll`."""
+    """Whether the value is whole words, as in a name or a title: `Define-owner-access-rights`, `SharePolicyForAll`."""
     words = _WORD.findall(value)
     return len(words) > 1 and value.translate(_SEPARATORS).isalpha() and len(value) >= _WORD_CHARS * len(words)
 
 
 def looks_like_credential(value: str) -> bool:
-    """Whether a value under a weak name is one: long, unbroken, letters and digits or very long; no address."""
+    """Whether a value under a weak name looks like a credential.
+
+    It is long, unbroken and not an address; it mixes letters and digits, or is very long and not whole words.
+    """
     if len(value) < 8 or any(c.isspace() for c in value) or "://" in value:
         return False
     if len(value) >= 20:
@@ -265,13 +268,13 @@ _HOST_AND_PORT: Final = re.compile(
     r"[A-Za-z0-9_.-]*:[0-9]{1,5}|[0-9a-fA-F.:]+|0x[0-9a-fA-F]+|(?:[A-Za-z0-9_-]{1,63}\.){2,8}[A-Za-z]{2,24}"
 )
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
-"""Under a weak name, such as `session_id`, an id and no secret: frameworks give it to conversations."""
+"""Under a weak name such as `session_id`, a UUID is an id, not a secret: frameworks assign it to conversations."""
 REASONING_SIGNATURE_CHARS: Final = 100
-"""A longer signature is what a model signs its thoughts with; a provider wants it back as it is."""
+"""A longer signature is one with which a model signs its reasoning; the provider expects it back unchanged."""
 
 
 def holds_secret(strength: Strength, value: object, name: str = "") -> bool:
-    """Whether what stands under a name of this strength is a secret."""
+    """Whether a value under a name of this strength is a secret."""
     if strength is Strength.STRONG:
         return True
     if isinstance(value, bool) or not isinstance(value, (str, int)):
@@ -307,7 +310,7 @@ def is_json_schema(members: Mapping[Any, object]) -> bool:
     """Whether the object under a secret key name describes a parameter instead of holding a value.
 
     The tool definitions in nearly every request contain `"password": {"type": "string", …}`. One member that is
-    no word of JSON Schema makes it a value: `{"type": "string", "value": "hunter2"}`.
+    not a JSON Schema word makes it a value: `{"type": "string", "value": "hunter2"}`.
     """
     if not members or not all(
         isinstance(key, str) and key.lower().replace("_", "") in _SCHEMA_WORDS for key in members

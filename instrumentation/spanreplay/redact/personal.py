@@ -1,6 +1,6 @@
-"""What identifies a person and has a structure: e-mail, card, IBAN, social security number, phone, IP address.
+"""Personal data with a recognisable structure: e-mail, card, IBAN, social security number, phone, IP address.
 
-Each has a check that numbers of other kinds fail: amounts, dates, versions and ids stay.
+Each has a check that other kinds of numbers fail, so amounts, dates, versions and ids stay.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ __all__ = [
     "is_ssn",
 ]
 
-# A comma is no part of any of them: it stands between columns
+# A comma is never part of one: it separates columns
 _NUMBER_BEFORE: Final = re.compile(rb"[A-Za-z0-9_]\Z|[0-9][.:/-]\Z|[.$]\Z|[0-9][ (]\Z")
 _NUMBER_AFTER: Final = re.compile(rb"[A-Za-z0-9_]|[.:/-][0-9]")
 
 
 def _stands_alone(text: bytes, start: int, end: int) -> bool:
-    """Whether no other number or word goes on before or after."""
+    """Whether the match is not part of a longer number or word."""
     if _NUMBER_AFTER.match(text, end) is not None:
         return False
     return _NUMBER_BEFORE.search(text[max(0, start - 2) : start]) is None or ends_escape(text, start)
@@ -63,7 +63,7 @@ _NOBODY: Final = frozenset({b"git", b"hg", b"npm", b"anonymous"})
 
 
 def is_email(text: bytes, at: int, match: re.Match[bytes]) -> bool:
-    """A name before the @, which is no user of a URL and no file of a doubled size."""
+    """Whether a name precedes the @, not the user of a URL, and no file name follows (`icon@2x.png`)."""
     head = text[max(0, at - 66) : at]
     local = head[len(head.rstrip(LOCAL_PART.encode("ascii"))) :]
     before = head[: len(head) - len(local)]
@@ -83,16 +83,16 @@ _BRANDS: Final = re.compile(
 
 
 _DRAWING_BEFORE: Final = re.compile(rb"(?:\A|[\s\"'0-9])[MLHVCSQTAmlhvcsqta] ?\Z")
-"""A letter by itself: the numbers after it say where a picture's line goes."""
+"""A single letter, as in the path of a vector graphic: the numbers after it are coordinates."""
 
 
 def is_card(text: bytes, at: int, match: re.Match[bytes]) -> bool:
-    """Digits of a brand's length and beginning, whose check digit fits; no part of a longer number."""
+    """Whether the digits have a card brand's length and prefix and a valid check digit, and stand alone."""
     digits = match.group().translate(None, b" -").decode("ascii")
     if _DRAWING_BEFORE.search(text[max(0, at - 3) : at]) is not None:
         return False
     if len(digits) > 16 and match.group().isdigit() and not digits.startswith("62"):
-        return False  # nobody writes so long a card without a break; ids of messages are as long
+        return False  # nobody writes a card number this long without a break; ids of messages are as long
     if _BRANDS.fullmatch(digits) is None or not _stands_alone(text, at, match.end()) or len(set(digits)) < 2:
         return False
     if digits[0] in "52" and digits[1] in "123457" and len(digits) not in (15, 16) and digits[:2] != "57":
@@ -122,7 +122,7 @@ _IBAN_LENGTHS: Final = {
     32: "LC",
     33: "RU",
 }
-"""How many characters the countries' numbers have."""
+"""Countries by the length of their IBANs, in characters."""
 IBAN: Final = (
     "(?:"
     + "|".join(
@@ -134,7 +134,7 @@ IBAN: Final = (
 
 
 def is_iban(text: bytes, at: int, match: re.Match[bytes]) -> bool:
-    """A remainder of 1 modulo 97."""
+    """Whether the number leaves a remainder of 1 modulo 97 and is not part of a longer word."""
     if at and text[at - 1 : at].isalnum() and not ends_escape(text, at):
         return False
     plain = match.group().replace(b" ", b"").decode("ascii")
@@ -146,7 +146,7 @@ SSN: Final = r"([0-9]{3})-([0-9]{2})-([0-9]{4})()"
 
 
 def is_ssn(text: bytes, at: int, match: re.Match[bytes]) -> bool:
-    """Areas, groups and serials that were given out."""
+    """Whether area, group and serial are ones that are issued, and the number stands alone."""
     area, group, serial = match[1], match[2], match[3]
     if area in (b"000", b"666") or area[:1] == b"9" or group == b"00" or serial == b"0000":
         return False
@@ -164,12 +164,12 @@ PHONE: Final = (
 )
 _LONG_YEAR: Final = re.compile(rb"\+[0-9]{4,6}-[01][0-9]-[0-3][0-9](?![0-9])")
 _BYTES_DUMP: Final = re.compile(rb"0[0-9](?: 0[0-9]){4}|[0-9]{2}(?: [0-9]{2}){5}")
-"""Bytes or minutes, two digits each: no number has five groups that begin with 0, or six of two."""
+"""Bytes or minutes of two digits each: no phone number has five groups that begin with 0, or six groups of two."""
 _NATIONAL_CALL: Final = re.compile(rb"(?:00|1)[ .-]?\Z")
 
 
 def is_phone(text: bytes, at: int, match: re.Match[bytes]) -> bool:
-    """Seven to fifteen digits; with a plus, an area in brackets, or in the groups of a country."""
+    """Whether the match has 8 to 21 digits, extension included, and is not part of something else."""
     digits = sum(48 <= c <= 57 for c in match.group())
     if not 8 <= digits <= 21 or (match.group()[:1] == b"+" and digits < 8):
         return False
@@ -179,18 +179,18 @@ def is_phone(text: bytes, at: int, match: re.Match[bytes]) -> bool:
     return _NATIONAL_CALL.search(before) is not None or _stands_alone(text, at, match.end())
 
 
-# ── IP addresses: of the public net; those of a machine or an office are nobody's ───────────────────
+# ── IP addresses: only public ones; those of a machine or an office identify nobody ─────────────────
 IPV4: Final = r"[0-9]\.[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}(?![0-9A-Za-z_]|\.[0-9]|-(?!(?:[0-9]{1,3}\.){3}[0-9])[.0-9])"
 IPV6: Final = r"[0-9A-Fa-f:]{2,41}(?![0-9A-Za-z:])"
 _PREFIX_AFTER: Final = re.compile(rb"/[0-9]{1,3}(?![0-9.])")
-"""A network has one; it is nobody's address. `/32` and `/128` are one address written so, of a rule or a route."""
+"""The prefix length of a network, which is nobody's address; even `/32` and `/128` belong to a rule or a route."""
 _VERSION_BEFORE: Final = re.compile(
     rb"(?i:(?:version|ver|release|build|\bv)[\"'\s:=]{0,4}|[\w)][/@-]|(?:[=~<>!]=|\^|~)\s?|[<>]\s)\Z"
 )
 
 
 def is_ipv4(text: bytes, at: int, match: re.Match[bytes]) -> bool:
-    """Four bytes of a public address, and no version."""
+    """Whether these are the four bytes of a public address, not a version."""
     start = at
     while start and at - start < 3 and 48 <= text[start - 1] <= 57:
         start -= 1
@@ -208,7 +208,7 @@ def is_ipv4(text: bytes, at: int, match: re.Match[bytes]) -> bool:
 
 
 def is_ipv6(text: bytes, at: int, match: re.Match[bytes]) -> bool:
-    """A public address; `std::cout` and times are none."""
+    """Whether this is a public address; `std::cout` and times are not."""
     start = at
     while start and at - start < 40 and text[start - 1] in b"0123456789abcdefABCDEF:":
         start -= 1

@@ -1,4 +1,4 @@
-"""Small values of plain JSON types, which most arguments and results are: checked and written in one walk."""
+"""Check and write small values of plain JSON types, as most arguments and results are, in one walk."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def write_plain(
 ) -> str:
     """The JSON text of a small value of plain types; '' for any other.
 
-    `is_plain` is asked of texts. `names` are known names as they are written, with their colon; `write_name` gives
-    that of a name that is not among them, '' to refuse it.
+    `is_plain` decides about texts. `names` maps known names to their written form, colon included; `write_name`
+    writes any other name, or returns '' to refuse it.
     """
     kind = type(value)
     if kind is str:
@@ -47,7 +47,7 @@ def write_plain(
     for name, member in value.items():
         shown = (names.get(name) or write_name(name)) if type(name) is str else ""
         kind = type(member)
-        # Texts and numbers are most of what there is: no call of ours for them
+        # Most members are texts and numbers: no recursive call for them
         if kind is str and is_plain(member):
             text = encode_basestring(member)
         elif kind is int and -_WIDE_INT <= member < _WIDE_INT:

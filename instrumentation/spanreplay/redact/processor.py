@@ -1,4 +1,4 @@
-"""The span processor that stands before every other: nothing leaves a span unredacted."""
+"""The span processor that runs before all others, so that no span leaves unredacted."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ T = TypeVar("T")
 
 
 class RedactingSpanProcessor(SpanProcessor):
-    """Forwards a redacted copy of every ended span to the processors behind it; thread-safe.
+    """Forwards a redacted copy of every ended span to the downstream processors; thread-safe.
 
     The copy covers name, attributes, status, events, links, resource and scope. Spans of our own scope were
-    redacted before their key was made; of those only the resource is looked at. A span that cannot be redacted
-    goes on as a skeleton: ids, times and `spanreplay.redaction_error`. What a processor behind this one raises
-    is logged once and goes no further.
+    redacted before their key was made, so only their resource is redacted here. A span that cannot be redacted
+    is forwarded as a skeleton: ids, times and `spanreplay.redaction_error`. An exception of a downstream
+    processor is logged once and not passed on.
 
     `run_resource` is merged into every span's resource: it names the run that the span belongs to.
 
-    Live spans (`on_start`) are forwarded as they are: a processor that reads attributes there sees them raw.
+    Live spans (`on_start`) are forwarded unchanged: a processor that reads attributes there sees them raw.
     """
 
     def __init__(
@@ -60,25 +60,25 @@ class RedactingSpanProcessor(SpanProcessor):
         self._scopes = _IdentityCache(self._redact_scope)
         self._warned: set[tuple[str, str]] = set()
         self.errors = 0
-        """Spans that went on as skeletons."""
+        """Spans forwarded as skeletons."""
         self.call_sink: Any = getattr(downstream[0], "call_sink", None) if len(downstream) == 1 else None
-        """Where our own calls, redacted already, may go without a span; None while anybody wants to see the spans."""
+        """Receives our own calls, already redacted, without a span; None while a processor wants to see the spans."""
 
         self.listener: Callable[[Mapping[str, Any] | None], None] | None = None
-        """Is told the attributes of spans that are not ours, when they end."""
+        """Called with the attributes of each span that is not ours when it ends."""
 
     def add(self, processor: SpanProcessor) -> None:
-        """Put one more processor behind the redactor."""
+        """Add a downstream processor."""
         self._downstream = (*self._downstream, processor)
         self.call_sink = None
 
     def redact_resource(self, resource: Resource) -> Resource:
-        """The resource as spans carry it. Raises: whatever kept it from being redacted."""
+        """The resource as spans carry it. Raises: any exception of its redaction."""
         return self._resources.get(resource)
 
     @property
     def dropped(self) -> int:
-        """Spans that the processors behind this one say they lost."""
+        """Spans that the downstream processors report as lost."""
         return sum(int(getattr(p, "dropped", 0)) for p in self._downstream)
 
     # ── The interface of a span processor ───────────────────────────────────────────────────────────
@@ -93,7 +93,7 @@ class RedactingSpanProcessor(SpanProcessor):
                 self._shield(processor, "_on_ending", span)
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Redact and forward; the raw span goes nowhere."""
+        """Redact and forward the span; the raw span is never forwarded."""
         scope = span.instrumentation_scope
         if self.listener is not None and (scope is None or scope.name != SCOPE):
             guard.guarded("listening to spans", self.listener, span.attributes)
@@ -107,12 +107,12 @@ class RedactingSpanProcessor(SpanProcessor):
             self._shield(processor, "on_end", redacted)
 
     def shutdown(self) -> None:
-        """Shut down every processor behind this one."""
+        """Shut down every downstream processor."""
         for processor in self._downstream:
             self._shield(processor, "shutdown")
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Flush every processor behind this one, within one timeout for all of them."""
+        """Flush every downstream processor, within one timeout for all of them."""
         deadline = time.monotonic() + timeout_millis / 1000
         is_flushed = True
         for processor in self._downstream:
@@ -243,7 +243,7 @@ def _copy(span: ReadableSpan, **changed: Any) -> ReadableSpan:
         "start_time": span.start_time,
         "end_time": span.end_time,
         "instrumentation_scope": span.instrumentation_scope,
-        # The private ones know how many entries the SDK's limits dropped.
+        # The private attributes know how many entries the SDK's limits dropped.
         "attributes": getattr(span, "_attributes", span.attributes),
         "events": getattr(span, "_events", span.events),
         "links": getattr(span, "_links", span.links),

@@ -1,8 +1,7 @@
-"""The quick way through what holds no secret: one walk, which finds the texts that were not seen before.
+"""Fast path for values that hold no secret: one walk collects the texts that were not seen before.
 
-It decides nothing that redaction would decide otherwise. Where a value is more than plain texts under plain names (a
-name of a secret, a command line, a stream of events, a text in which something was found) it gives up, and the redactor
-reads the value as always.
+It never contradicts redaction. If a value is more than plain texts under plain names (a secret name, a command line,
+a stream of events, a text in which something was found), it gives up, and the redactor reads the value as usual.
 """
 
 from __future__ import annotations
@@ -21,27 +20,27 @@ __all__ = ["JSON_DEPTH_MAX", "STRUCTURE_STARTS", "TEXT_CHARS_MIN", "QuickLook"]
 
 JSON_DEPTH_MAX: Final = 6
 STRUCTURE_STARTS: Final = '{[" \t\r\n' + "deir:"
-"""What JSON begins with; and `data:`, `event:`, `id:`, `retry:`, `:`."""
+"""First characters of JSON, and of `data:`, `event:`, `id:`, `retry:` and `:`."""
 TEXT_CHARS_MIN: Final = 6
 """No rule can match a shorter text."""
 KEYS_MAX: Final = 4096
 NEW_CHARS_MAX: Final = BODY_BYTES_MAX // 8
-"""More new text than this is read as always: what was found in it may not be remembered."""
+"""More new text than this is left to the redactor: findings in it may not be remembered."""
 _WHITESPACE: Final = " \t\r\n"
 _PLAIN: Final = frozenset((type(None), bool, int, float))
-# An object becomes a tuple of its members, duplicates included; what `int` refuses is left to the redactor
+# An object becomes a tuple of its members, duplicates included; digits that `int` refuses are left to the redactor
 _read: Final = json.JSONDecoder(object_pairs_hook=tuple, strict=False).raw_decode
 
 
 class GivesUp(Exception):
-    """This takes more than a look."""
+    """A quick look cannot decide this."""
 
 
 class QuickLook:
-    """Tells of values in which nothing is to be redacted that it is so. Thread-safe: single operations on dictionaries.
+    """Recognises values that need no redaction. Thread-safe: single dictionary operations.
 
-    `is_clean_structure` tells whether a text that begins like JSON is known to hold nothing, as a scalar of a whole
-    value; `structures` remembers that of others.
+    `is_clean_structure` tells whether a text that begins like JSON is known to be clean as a scalar of a whole
+    value; `structures` remembers further ones.
     """
 
     def __init__(self, finder: Finder, memo: Memo, structures: Memo, is_clean_structure: Callable[[str], bool]) -> None:
@@ -53,9 +52,9 @@ class QuickLook:
         """Names that say nothing about their values, and in which nothing was found."""
 
     def is_clean(self, headers: Iterable[Sequence[str]], texts: Iterable[str] = ()) -> bool:
-        """Whether a look shows that nothing is to be redacted in headers and texts; False does not say the contrary.
+        """Whether a quick look shows that headers and texts need no redaction; False means unknown.
 
-        What is new in all of them is scanned at once, which costs less than one after the other.
+        All new texts are scanned together, which costs less than one by one.
         """
         if self._finder.recall:  # in a replay each text is compared with what was served
             return False
@@ -71,7 +70,7 @@ class QuickLook:
             return False
 
     def is_value_clean(self, value: Any) -> bool:
-        """The same for a value."""
+        """Like `is_clean`, for a value."""
         if self._finder.recall or type(value) not in (dict, list):
             return False
         unseen: dict[str, None] = {}

@@ -1,8 +1,8 @@
-"""What a recording knew to be secret, known again in its replay by the tokens alone.
+"""Recognise in a replay, by tokens alone, the values that the recording knew to be secret.
 
 A run learns a value from a response, and redacts it in every later text. In a replay that response holds the token in
-its place, so the value can't be learned from it. But the same key makes the same token: the words of a later text that
-have a token of a served response are what was learned then.
+its place, so the value can't be learned from it. But the same key makes the same token: a word of a later text whose
+token occurs in a served response is a value that the recording had learned.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Recall"]
 
 TOKENS_MAX: Final = 10_000
 CANDIDATES_MAX: Final = 200_000
-"""Words of one text that are tried; a longer text is searched up to there."""
+"""Words of one text that are tried; the rest of a longer text is not searched."""
 WORD_BYTES_MIN: Final = 8
 WORD_BYTES_MAX: Final = 512
 _SPLITS: Final = (
@@ -26,12 +26,12 @@ _SPLITS: Final = (
     re.compile(rb"[A-Za-z0-9_.~+/=\x80-\xff-]+"),
     re.compile(rb"[^\x00\r\n]+"),
 )
-"""What may be one value: between blanks and brackets, letters and digits, the letters of keys, a whole line."""
+"""Ways to find one value: between blanks and brackets, letters and digits, characters of keys, a whole line."""
 _AROUND: Final = b".,:;!?=&*_-"
 
 
 class Recall:
-    """The tokens of the responses that were served so far. Thread-safe as far as single operations are."""
+    """The tokens of the responses served so far. Thread-safe to the extent that single operations are."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -42,7 +42,7 @@ class Recall:
         return bool(self._tokens)
 
     def add(self, text: str) -> None:
-        """Take in the tokens of what a replay serves; a token that is a whole JSON text stands under a secret name."""
+        """Note the tokens in a response that a replay serves; a token that is a whole JSON string has a secret name."""
         encoded = text.encode("utf-8", "surrogatepass")
         for match in TOKEN.finditer(encoded):
             is_whole = encoded[match.start() - 1 : match.start()] == encoded[match.end() : match.end() + 1] == b'"'
@@ -50,24 +50,24 @@ class Recall:
                 self._tokens[match[0]] = is_whole or self._tokens.get(match[0], False)
 
     def tokens(self) -> dict[bytes, bool]:
-        """What it has taken in so far, for `go_back`."""
+        """The tokens noted so far, for `go_back`."""
         return dict(self._tokens)
 
     def go_back(self, tokens: Mapping[bytes, bool]) -> None:
-        """Know no more than this; what has been sent stays known."""
+        """Reset the served tokens to these; sent tokens stay known."""
         self._tokens = dict(tokens)
 
     def note_sent(self, text: object) -> None:
-        """Look for tokens in a text that is about to be redacted: they have come from what was served."""
+        """Note the served tokens in a text that is about to be redacted: they came from a served response."""
         if isinstance(text, str) and "rdx-" in text:
             for match in TOKEN.finditer(text.encode("utf-8", "surrogatepass")):
                 if match[0] in self._tokens:
                     self._sent.add(match[0])
 
     def find_foreign(self, text: str) -> str:
-        """The first token in a redacted text that a served response gave the agent; '' if there is none.
+        """The first token in a redacted text that the agent got from a served response; '' if there is none.
 
-        A value that the agent knows besides, and that was also sent as a token before, counts as one.
+        The token of a value that the agent also knows from elsewhere counts if the agent sent that token before.
         """
         for match in TOKEN.finditer(text.encode("utf-8", "surrogatepass")) if self._sent else ():
             if match[0] in self._sent:
@@ -75,7 +75,7 @@ class Recall:
         return ""
 
     def find(self, text: bytes) -> Iterator[tuple[bytes, bool]]:
-        """The words of a text that stood where the tokens are, and whether each was sure to be secret."""
+        """The words of a text whose tokens were served, and whether each is sure to be secret."""
         tried: set[bytes] = set()
         for pattern in _SPLITS:
             for match in pattern.finditer(text):

@@ -1,9 +1,9 @@
 """The redaction rules, one row each.
 
-A rule is looked for at its anchors only. Anchors are found with `bytes.find`, so the cost of a rule on text
-without its anchor is one memory scan; its pattern then runs at the anchor and nowhere else. For linear time
-whatever can still be rejected has a bounded width: a pattern with a check is bounded and leaves the rest of a
-long secret to `tail`; one without a check may end with an unbounded repeat (a test looks at each row).
+A rule is tried at its anchors only. Anchors are found with `bytes.find`, so the cost of a rule on text
+without its anchor is one memory scan; its pattern then runs at the anchor and nowhere else. For linear time,
+every match that can still be rejected has a bounded width: a pattern with a check is bounded and leaves the rest
+of a long secret to `tail`; one without a check may end with an unbounded repeat (a test checks each row).
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ Check = Callable[[bytes, int, "re.Match[bytes]"], bool]
 
 
 class Anchor(Enum):
-    """What a rule's anchors are compared with."""
+    """How a rule's anchors are compared with the text."""
 
-    TOKEN = "token"  # noqa: S105 - a kind of anchor, no password
-    """Case-sensitive start of a key, inside an unbroken run of `TOKEN_RUN_MIN` token characters; no letter or
-    digit may stand before it."""
+    TOKEN = "token"  # noqa: S105 - a kind of anchor, not a password
+    """Case-sensitive prefix of a key, inside an unbroken run of at least `TOKEN_RUN_MIN` token characters; no letter
+    or digit may precede it."""
     TEXT = "text"
-    """Anywhere, in any case; written in lower case here."""
+    """Anywhere, case-insensitive; the anchor is written in lower case."""
     SHAPE = "shape"
-    """Digits written as 0 and capital letters as A: `000-00-0000`."""
+    """Compared with the text's digits written as 0 and capital letters as A: `000-00-0000`."""
     NAME = "name"
-    """As TEXT, where a name of a secret stands before a separator at all."""
+    """As TEXT, but only in texts in which some secret name precedes a separator."""
     HEX = "hex"
-    """Hexadecimal digits of any case written as 0, only colons beside them: `0000::`."""
+    """Compared with the text's hexadecimal digits written as 0; besides them only colons count: `0000::`."""
 
 
 TOKEN_RUN_MIN: Final = 18
@@ -52,13 +52,13 @@ TOKEN_RUN_MIN: Final = 18
 class Rule:
     """One row: where to look, what must match there, and which part is the secret.
 
-    pattern  ASCII expression matched at the anchor; the secret is the last group that matched, or all.
+    pattern  ASCII expression matched at the anchor; the secret is the last group that matched, or the whole match.
              It must not match NUL, which separates texts that are scanned together.
-    tail     what more belongs to the secret once it is accepted.
-    strip    characters taken off the secret's end: the full stop after `Bearer abc.` is no part of it.
-    before   characters that belong to the secret when they stand before the anchor (at most 64).
-    is_context  the value is known to be secret only by what stands around it: the run remembers it.
-    is_whole  all that matched is the secret, whatever groups there are.
+    tail     expression for further characters of a secret, applied once it is accepted.
+    strip    characters removed from the secret's end: the full stop after `Bearer abc.` is not part of it.
+    before   characters that belong to the secret if they precede the anchor (at most 64).
+    is_context  the value is known to be secret only by its context, so the run remembers it.
+    is_whole  the whole match is the secret, regardless of groups.
     close    the marker that ends a secret whose body is too long to match: `(marker, bytes to look ahead)`.
     """
 
@@ -91,7 +91,7 @@ _TYPE: Final = re.compile(rb"_?(?:[A-Z]{2,5})?(?:[A-Z][a-z]+[0-9]{0,2}){2,}")
 _PASSWORD_WORD: Final = re.compile(rb"(?i:(?:my|your|the)?[-_]?(?:pass(?:word|wd|phrase)?|pwd|pw|secret|token))")
 _USER_WORD: Final = re.compile(rb"(?i:(?:my|your|the)?[-_]?(?:user(?:[-_]?name)?|login|name|foo|u)|)")
 _TEMPLATE: Final = re.compile(rb"[\s,;)}:]|\{[{%]|%\}")
-"""What begins no value: a closing quote stood before it, or it is a tag of a template."""
+"""Characters with which no value begins: they follow a closing quote, or are a template's tag."""
 _LISTED_NAME: Final = re.compile(
     rb"[_-]?(?:[A-Za-z]+[0-9]{0,2}|[A-Z0-9]{2,8})(?:[_-](?:[A-Za-z]+[0-9]{0,2}|[A-Z0-9]{2,8}))*|0x[0-9A-Fa-f]+"
 )
@@ -101,11 +101,11 @@ _FILE: Final = re.compile(rb"[\w./~-]+\.(?:pem|key|crt|cer|der|json|p12|pfx|jks|
 _PROSE_AFTER: Final = re.compile(rb" [a-z]+[ .,]")
 _RESOURCE: Final = re.compile(rb"(?:arn|urn):[^\s\"']{0,100}\Z")
 _WORDS: Final = re.compile(rb"[A-Za-z]+(?:[._][A-Za-z]+|\.\$[0-9])+|[^()<>{}|\[\]]*[()<>{}|\[\]].*", re.DOTALL)
-"""Names and words of a program, and expressions: what a weak name's value is in source code."""
+"""Names, words and expressions of a program, as a weak name has for its value in source code."""
 
 
 def looks_like_type(value: bytes) -> bool:
-    """CamelCase of whole words, as classes are called: `Http2Session`."""
+    """Whether the value is CamelCase of whole words, as in class names: `Http2Session`."""
     return _TYPE.fullmatch(value) is not None
 
 
@@ -115,7 +115,7 @@ _NAME_CHARS: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz01234
 
 
 def _is_keylike(text: bytes, at: int, match: re.Match[bytes]) -> bool:
-    """`sk-` and then no CSS class such as sk-toggleable__label-arrow."""
+    """Whether `sk-` begins a key, not a CSS class such as sk-toggleable__label-arrow."""
     body = match.group()[3:]
     if not _WORDY.fullmatch(body):
         return len(set(body)) > 2
@@ -123,12 +123,12 @@ def _is_keylike(text: bytes, at: int, match: re.Match[bytes]) -> bool:
 
 
 def _is_not_in_number(text: bytes, at: int, match: re.Match[bytes]) -> bool:
-    """No letter or digit stands before."""
+    """Whether no letter or digit precedes the anchor."""
     return at == 0 or not text[at - 1 : at].isalnum() or ends_escape(text, at)
 
 
 def _is_password(text: bytes, at: int, match: re.Match[bytes]) -> bool:
-    """No word for a password, and no place for one: `user:password@`, `user:{password}@`."""
+    """Whether the value is not a word or a placeholder for a password: `user:password@`, `user:{password}@`."""
     value: bytes = match.group(1)
     user = match.group()[3 : match.start(1) - 1 - match.start()]
     return not (
@@ -145,7 +145,7 @@ def _is_bearer(text: bytes, at: int, match: re.Match[bytes]) -> bool:
 
 
 def _is_basic(text: bytes, at: int, match: re.Match[bytes]) -> bool:
-    """Basic credentials are base64 of `user:password`."""
+    """Whether the value is base64 of `user:password`, as Basic credentials are."""
     value = match.group(1).rstrip(b"=")
     try:
         decoded = base64.b64decode(value + b"=" * (-len(value) % 4), validate=True)
@@ -156,13 +156,13 @@ def _is_basic(text: bytes, at: int, match: re.Match[bytes]) -> bool:
 
 
 def _is_assignment(text: bytes, at: int, match: re.Match[bytes]) -> bool:
-    """A secret's name, a separator and a literal value: no prose, no placeholder, no variable."""
+    """Whether a separator and a literal value follow a secret name, not prose, a placeholder or a variable."""
     head = text[max(0, at - 48) : at]
     name_start = len(head.rstrip(_NAME_CHARS))
     if b"\x80" <= head[name_start : name_start + 1] < b"\xc0":
         name_start += 1  # the window begins inside a character
     if head[name_start - 1 : name_start] == b"\\" and head[name_start : name_start + 1] in (b"n", b"r", b"t"):
-        name_start += 1  # the n of an escaped line break is no part of the name
+        name_start += 1  # the n of an escaped line break is not part of the name
     name = head[name_start:] + match.group("word")
     separator: bytes = match.group("sep").strip()
     quoted = match.group("quoted")
@@ -187,9 +187,9 @@ def _is_assignment(text: bytes, at: int, match: re.Match[bytes]) -> bool:
     if _SENTENCE.fullmatch(value) or _RESOURCE.search(text, max(0, at - 100), at):
         return False
     if _FILE.fullmatch(value) or value == name:
-        return False  # where it is kept; privateKey=privateKey
+        return False  # a file that holds the secret; privateKey=privateKey
     if _CONSTANT.fullmatch(value) and secret_name(value.decode("ascii")) is not None:
-        return False  # the name of a variable that holds it
+        return False  # the name of a variable that holds the secret
     first, space, _ = value.partition(b" ")
     if space and secret_name(first.decode("utf-8", "ignore")) is not None:
         return False  # "Password used to generate the key"
@@ -204,14 +204,14 @@ def _is_assignment(text: bytes, at: int, match: re.Match[bytes]) -> bool:
 
 
 def _is_of_program(value: bytes) -> bool:
-    """A name or an expression, as source code has it where a weak name stands."""
+    """Whether the value is a name or an expression, as source code has after a weak name."""
     return bool(
         looks_like_type(value) or _WORDS.fullmatch(value) or _LISTED_NAME.fullmatch(value) or _is_mostly_signs(value)
     )
 
 
 def _is_mostly_signs(value: bytes) -> bool:
-    """`!1:te!==`: code that was made small."""
+    """Whether the value is mostly punctuation, as in minified code: `!1:te!==`."""
     return len(value.translate(None, _ALNUM)) * 3 > len(value)
 
 
@@ -266,7 +266,7 @@ _CLASSES_MORE: Final = {
 
 
 def _marked_rule(row: Marked) -> Rule:
-    """A rule for keys known by a mark: enough of the right characters stand before it, and no others."""
+    """Make a rule for keys recognised by a mark: enough of the right characters precede it, and no others."""
     before = _CLASSES.get(row.before) or _CLASSES_MORE.get(row.before, "")
     members = before.encode("ascii")
     others = frozenset(_CLASSES["alnum"].encode("ascii")) - frozenset(members)
@@ -350,7 +350,7 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule("npm_token", Anchor.TOKEN, ("npm_",), r"npm_[A-Za-z0-9]{36,}"),
     Rule("pypi_token", Anchor.TOKEN, ("pypi-AgEI",), r"pypi-AgEI[A-Za-z0-9_-]{40,}"),
     Rule("sendgrid_key", Anchor.TOKEN, ("SG.",), r"SG\.[A-Za-z0-9_-]{16,32}\.[A-Za-z0-9_-]{32,}"),
-    # ── Secrets known by what stands before them ───────────────────────────────────────────────────
+    # ── Secrets recognised by the text before them ─────────────────────────────────────────────────
     Rule(
         "url_password",
         Anchor.TEXT,
@@ -404,7 +404,7 @@ RULES: Final[tuple[Rule, ...]] = (
         strip=".:!?|",
         is_context=True,
     ),
-    # ── Persons ────────────────────────────────────────────────────────────────────────────────────
+    # ── Personal data ──────────────────────────────────────────────────────────────────────────────
     Rule("email", Anchor.TEXT, ("@",), personal.EMAIL, personal.is_email, before=personal.LOCAL_PART),
     Rule("card", Anchor.SHAPE, personal.CARD_SHAPES, personal.CARD, personal.is_card, is_whole=True),
     Rule("iban", Anchor.SHAPE, ("AA00",), personal.IBAN, personal.is_iban),
@@ -419,7 +419,7 @@ RULES: Final[tuple[Rule, ...]] = (
         personal.is_ipv6,
         before="0123456789abcdefABCDEF:",
     ),
-    # ── One row each, elsewhere ────────────────────────────────────────────────────────────────────
+    # ── Rows from other tables ─────────────────────────────────────────────────────────────────────
     *(Rule(row.name, Anchor.TOKEN, row.starts, row.pattern) for row in FORMATS),
     *(_marked_rule(row) for row in MARKED),
     Rule(

@@ -1,4 +1,4 @@
-"""Find secrets in bytes, in linear time, with nothing but `bytes.find` and bounded matches."""
+"""Find secrets in bytes, in linear time, using only `bytes.find` and bounded matches."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Hit(NamedTuple):
 
 
 class Edit(NamedTuple):
-    """Bytes [start, end) that must go, and the name of the rule that says so."""
+    """Bytes [start, end) that must be replaced, and the name of the rule that found them."""
 
     start: int
     end: int
@@ -52,17 +52,17 @@ _NAME: Final = re.compile(
 )
 _SEPARATOR: Final = re.compile(rb"[=:>?,\xef-]")
 _NAME_ENDS: Final = frozenset((*(name.lower().encode("utf-8")[-3:] for name in name_ends()), b"lue"))
-"""The last three bytes of names, and of `value` as in `name="password" value="…"`."""
+"""The last three bytes of secret names, and of `value` as in `name="password" value="…"`."""
 UNSURE_MIN: Final = 5
-"""Shorter starts of keys happen by chance in long base64url."""
+"""Shorter key prefixes occur by chance in long base64url."""
 BLOB_LOOK_BACK: Final = 40
 SURE_BYTES_MIN: Final = 12
-"""A known value of so many letters and digits stands in other words only because it was put there."""
+"""A known value of this many letters and digits never occurs inside a longer word by chance."""
 BLOB_BYTES_MIN: Final = 512
-"""Base64 without a break, at least this long, holds letters that look like a key and are none."""
+"""Unbroken base64 of at least this length contains letters that look like a key by chance."""
 _OTHER_THAN_BASE64: Final = re.compile(rb"[^A-Za-z0-9+/=\r\n]")
 LEFTOVER_MIN: Final = 6
-"""What remains of a hit beside a token is taken too, if it is at least this long."""
+"""The rest of a hit beside a token is redacted too if it is at least this long."""
 
 
 class _Compiled(NamedTuple):
@@ -73,7 +73,7 @@ class _Compiled(NamedTuple):
 
 
 class _Anchors(NamedTuple):
-    """Anchors that are searched for in one pass, by their stem: the shortest anchor that they begin with."""
+    """Anchors that are searched for in one pass, filed under their stem: the shortest anchor they begin with."""
 
     stem: re.Pattern[bytes]
     by_stem: dict[bytes, tuple[tuple[bytes, tuple[_Compiled, ...]], ...]]
@@ -89,7 +89,7 @@ class _Plan(NamedTuple):
     names: _Anchors | None
     token_start: re.Pattern[bytes] | None
     token: dict[bytes, tuple[tuple[bytes, _Compiled], ...]]
-    """Starts of keys by their first two bytes; the longest first: `sk-ant-` must win over `sk-`."""
+    """Key prefixes by their first two bytes; the longest first: `sk-ant-` must win over `sk-`."""
 
 
 class Scanner:
@@ -101,7 +101,7 @@ class Scanner:
         self._plan: _Plan | None = None
 
     def scan(self, text: bytes) -> list[Hit]:
-        """Every hit, unsorted; hits may overlap."""
+        """Every hit, not sorted by position; hits may overlap."""
         plan = self._plan
         if plan is None:
             plan = self._plan = self._make_plan()
@@ -126,11 +126,11 @@ class Scanner:
         if hits and len(text) >= BLOB_BYTES_MIN:
             hits = [hit for hit in hits if not _is_in_blob(text, hit)]
         if len(hits) > 1:
-            hits.sort(key=lambda hit: plan.order[id(hit.rule)])  # of two that find the same, the earlier row is named
+            hits.sort(key=lambda hit: plan.order[id(hit.rule)])  # if two rules find the same, the earlier row is named
         return hits
 
     def scan_binary(self, raw: bytes) -> list[Hit]:
-        """Every key in bytes that are no text, by its own start; a number or an address is there by chance."""
+        """Every key in binary data that has a prefix of its own; numbers and addresses occur there by chance."""
         plan = self._plan
         if plan is None:
             plan = self._plan = self._make_plan()
@@ -191,7 +191,7 @@ def _scan_run(text: bytes, start: int, end: int, plan: _Plan, hits: list[Hit]) -
 
 
 def _match_start(text: bytes, start: int, at: int, plan: _Plan, hits: list[Hit]) -> int:
-    """Where the key that begins at a position ends; 0 if there is none."""
+    """Add a hit for the key that begins at a position, and return its end; 0 if there is none."""
     for literal, compiled in plan.token.get(text[at : at + 2], ()):
         if not text.startswith(literal, at) or (len(literal) < UNSURE_MIN and _is_inside_blob(text, start, at)):
             continue
@@ -203,7 +203,7 @@ def _match_start(text: bytes, start: int, at: int, plan: _Plan, hits: list[Hit])
 
 
 def _start_pattern(pairs: Iterable[bytes]) -> re.Pattern[bytes] | None:
-    """Matches the first two bytes of any key, where no letter or digit stands before."""
+    """A pattern for the first two bytes of any key that no letter or digit precedes; None without keys."""
     by_first: dict[bytes, set[bytes]] = {}
     for pair in pairs:
         by_first.setdefault(pair[:1], set()).add(pair[1:])
@@ -217,15 +217,15 @@ def _start_pattern(pairs: Iterable[bytes]) -> re.Pattern[bytes] | None:
 
 
 def _is_inside_blob(text: bytes, start: int, at: int) -> bool:
-    """Whether a short start of a key stands in the midst of base64url: `…fX3_sk-…` is no key, `my_key_sk-…` is."""
+    """Whether a short key prefix is in the middle of base64url: `…fX3_sk-…` is not a key, `my_key_sk-…` is."""
     head = text[max(start, at - BLOB_LOOK_BACK) : at]
     return len(head) > 12 and head[-1:] in b"_-" and not _NAME.fullmatch(head)
 
 
 def _is_in_blob(text: bytes, hit: Hit) -> bool:
-    """Whether a hit is part of long base64, where the letters of a key stand by chance.
+    """Whether a hit is part of long base64, where the letters of a key occur by chance.
 
-    What base64 has no letter for (`-`, `_`, `.`) makes a hit a key. A path has no 512 letters without one and no `+`.
+    A character that base64 lacks (`-`, `_`, `.`) makes a hit a key. A path never has 512 characters without one, nor a `+`.
     """
     if _OTHER_THAN_BASE64.search(text, hit.start, hit.end) is not None:
         return False
@@ -238,7 +238,7 @@ def _is_in_blob(text: bytes, hit: Hit) -> bool:
 
 
 def _has_assignment(lowered: bytes) -> bool:
-    """Whether anything like a name of a secret stands before a separator: nearly every text has none."""
+    """Whether anything like a secret name precedes a separator; nearly every text has none."""
     squeezed = lowered.translate(None, b" \t\r\n\"'\\")
     for found in _SEPARATOR.finditer(squeezed):
         at = found.start()
@@ -259,7 +259,7 @@ def _make_anchors(rules: dict[bytes, list[_Compiled]]) -> _Anchors | None:
 
 
 def _scan_anchors(text: bytes, searched: bytes, anchors: _Anchors, hits: list[Hit]) -> None:
-    """All anchors in one pass; a rule is not tried again inside of what it has found."""
+    """Search for all anchors in one pass; a rule is not tried again inside its own hit."""
     taken: dict[int, int] = {}
     search = anchors.stem.search
     found = search(searched)
@@ -282,7 +282,7 @@ def _scan_anchors(text: bytes, searched: bytes, anchors: _Anchors, hits: list[Hi
 
 
 def _one_pattern(words: Iterable[bytes]) -> bytes:
-    """An expression for all the words that tries each first letter once; none of them begins with another."""
+    """Build an expression for all words that tries each first letter once; no word may begin with another."""
     by_first: dict[bytes, list[bytes]] = {}
     for word in sorted(words):
         by_first.setdefault(word[:1], []).append(word[1:])
@@ -299,7 +299,7 @@ def _match_at(text: bytes, at: int, compiled: _Compiled) -> Hit | None:
 
 
 def _accept(text: bytes, at: int, compiled: _Compiled, match: re.Match[bytes]) -> Hit | None:
-    """What matched, if it passes the rule's check."""
+    """Turn a match into a hit; None if it fails the rule's check."""
     rule = compiled.rule
     if rule.check is not None and not rule.check(text, at, match):
         return None
@@ -322,7 +322,7 @@ def _accept(text: bytes, at: int, compiled: _Compiled, match: re.Match[bytes]) -
 
 
 def _find_close(text: bytes, start: int, end: int, marker: bytes, ahead: int) -> int:
-    """The end of the line of dashes that closes the block; without one, where the match ended."""
+    """The end of the line of dashes that closes the block; without one, the end of the match."""
     at = text.find(marker, start, start + ahead)
     if at < 0:
         return end
@@ -333,7 +333,7 @@ def _find_close(text: bytes, start: int, end: int, marker: bytes, ahead: int) ->
 def resolve(text: bytes, hits: list[Hit], known: Sequence[bytes]) -> list[Edit]:
     """Hits and known values as edits, sorted and disjoint.
 
-    Tokens are opaque and known values stay whole: a hit is clipped to what lies outside of them, so that a
+    Tokens are opaque and known values stay whole: a hit is clipped to the bytes outside them, so that a
     text gives the same result before and after part of it was redacted.
     """
     opaque = find_opaque(text, known)
@@ -374,7 +374,7 @@ def _clip(start: int, end: int, rule: str, opaque: list[tuple[int, int, bool]], 
 
 
 def find_opaque(text: bytes, known: Sequence[bytes]) -> list[tuple[int, int, bool]]:
-    """Tokens (True) and known values (False), sorted and disjoint; the first of two that overlap stays."""
+    """Tokens (True) and known values (False), sorted and disjoint; if two overlap, the first stays."""
     found = [(m.start(), m.end(), True) for m in TOKEN.finditer(text)] if b"rdx-" in text else []
     for value in known:
         at = text.find(value)
@@ -392,7 +392,7 @@ def find_opaque(text: bytes, known: Sequence[bytes]) -> list[tuple[int, int, boo
 
 
 def _cuts_word(text: bytes, start: int, end: int) -> bool:
-    """Whether a known value is cut out of a longer word or number; one that no word has is found anywhere."""
+    """Whether a known value is part of a longer word or number; a value that no word contains counts anywhere."""
     value = text[start:end]
     if len(value) >= SURE_BYTES_MIN and not value.isdigit() and not value.isalpha():
         return False
@@ -404,7 +404,7 @@ def _is_wordy(neighbour: bytes, edge: bytes) -> bool:
 
 
 def _character_end(text: bytes, end: int) -> int:
-    """A bounded repeat may stop inside a UTF-8 character."""
+    """Move `end` to the end of a character: a bounded repeat may stop inside a UTF-8 character."""
     while end < len(text) and text[end] & 0xC0 == 0x80:
         end += 1
     return end

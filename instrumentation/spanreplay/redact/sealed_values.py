@@ -1,12 +1,12 @@
-"""What a response hides, sealed beside it: who has the redaction key can serve it as the agent once saw it.
+"""Hidden values of a response, sealed beside it: with the redaction key, the original response can be served.
 
 In a call's meta, under `sealed`: `sealing.seal` of
 
     {"of": HASH, "in": [[PATH, ORIGINAL]…]}
 
-PATH leads into the pair of the response and what the call printed. ORIGINAL is a list of the texts that stood where
-the tokens of the text at PATH are, or an object with all that stood there, as its member `is`. HASH is that of the
-pair: what was sealed beside one response opens no other.
+PATH points into the pair of the response and the call's printed output. ORIGINAL is a list of the texts that the
+tokens of the text at PATH replaced, or an object whose member `is` is the whole original value. HASH is the hash of
+the pair: values sealed beside one response can't be opened beside another.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["SEALED", "TOKEN_TEXT", "Opened", "TooLarge", "fill_in", "open_sealed
 SEALED: Final = "sealed"
 """Member of a call's meta."""
 SEALED_BYTES_MAX: Final = 256 * 1024
-"""Of one call; what holds more is not sealed, and counted."""
+"""Limit per call; larger content is not sealed, but counted."""
 TOKEN_TEXT: Final = re.compile(TOKEN.pattern.decode("ascii"))
 _PURPOSE: Final = b"values"
 _WHOLE: Final = "is"
@@ -35,20 +35,20 @@ Path = list[str | int]
 
 
 class Opened(NamedTuple):
-    """A response as the agent saw it, and what the call printed."""
+    """A response as the agent saw it, and the call's printed output."""
 
     response: str
     printed: Any
 
 
 class TooLarge(ValueError):
-    """More was hidden than is sealed."""
+    """The hidden values exceed the limit for sealing."""
 
 
 def seal_values(redactor: RunRedactor, response: str, raw: Any, printed: Any = None, raw_printed: Any = None) -> str:
-    """What a response and printed rows hide, sealed; '' where that is nothing. Raises: TooLarge.
+    """Seal the values hidden in a response and in printed rows; '' if there are none. Raises: TooLarge.
 
-    `raw` and `raw_printed` are the same as JSON values before their redaction; None where they are not to be sealed.
+    `raw` and `raw_printed` are the same as JSON values before their redaction; None if they are not to be sealed.
     """
     clean, true = load(response), None if raw is None else load(dump(raw))
     found: list[list[Any]] = []
@@ -65,7 +65,7 @@ def seal_values(redactor: RunRedactor, response: str, raw: Any, printed: Any = N
 
 
 def open_sealed(redactor: RunRedactor, sealed: str, response: str, printed: Any = None) -> Opened | None:
-    """The response with what it hides; None with another key, or if anything was changed."""
+    """The response with its hidden values; None with another key, or if anything was changed."""
     content = unseal(redactor.derive(_PURPOSE), sealed)
     if content is None:
         return None
@@ -82,9 +82,9 @@ def open_sealed(redactor: RunRedactor, sealed: str, response: str, printed: Any 
 
 
 def pick_out(clean: str, raw: str) -> list[str] | None:
-    """What stands in a text where its redacted form has tokens; None if the two differ in more than that.
+    """The parts of a text that the tokens of its redacted form replaced; None if the two differ in more than that.
 
-    Any way in which the rest lines up will do: `fill_in` gives the same text back.
+    If the rest lines up in several ways, any of them will do: `fill_in` returns the same text.
     """
     first, *rest = TOKEN_TEXT.split(clean)
     if not rest or not raw.startswith(first):
@@ -104,7 +104,7 @@ def pick_out(clean: str, raw: str) -> list[str] | None:
 
 
 def fill_in(clean: str, found: list[str]) -> str:
-    """The text with `found` in place of its tokens. Raises: ValueError if there are not as many."""
+    """Replace the tokens of a text with `found`. Raises: ValueError if the numbers differ."""
     parts = TOKEN_TEXT.split(clean)
     return "".join(piece for pair in zip(parts, [*found, ""], strict=True) for piece in pair)
 
@@ -114,7 +114,7 @@ def _hash(response: str, printed: Any) -> str:
 
 
 def _find_hidden(clean: Any, raw: Any, path: Path) -> Iterator[list[Any]]:
-    """[path, original] of every place in which two JSON values differ."""
+    """Yield [path, original] for every place in which two JSON values differ."""
     if isinstance(clean, dict) and isinstance(raw, dict) and list(clean) == list(raw):
         for name, member in clean.items():
             yield from _find_hidden(member, raw[name], [*path, name])

@@ -1,4 +1,4 @@
-"""Values that only the holder of the redaction key may read again: sealed, not replaced."""
+"""Seal values instead of replacing them, so that only the holder of the redaction key can read them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _subkey(key: bytes, purpose: bytes) -> bytes:
 
 
 def _mask(key: bytes, nonce: bytes, content: bytes) -> bytes:
-    """HMAC-SHA-256 in counter mode: a pseudo-random function makes a stream cipher with a fresh nonce each time."""
+    """HMAC-SHA-256 in counter mode: a pseudo-random function with a fresh nonce each time is a stream cipher."""
     stream = b"".join(
         hmac.digest(key, nonce + block.to_bytes(8, "big"), "sha256")
         for block in range((len(content) + _BLOCK_BYTES - 1) // _BLOCK_BYTES)
@@ -30,7 +30,7 @@ def _mask(key: bytes, nonce: bytes, content: bytes) -> bytes:
 
 
 def seal(key: bytes, content: bytes) -> str:
-    """The content encrypted, then authenticated, as base64 text."""
+    """Encrypt, then authenticate the content; return base64 text."""
     nonce = _entropy(_NONCE_BYTES)
     body = nonce + _mask(_subkey(key, b"mask"), nonce, content)
     tag = hmac.digest(_subkey(key, b"tag"), body, "sha256")[:_TAG_BYTES]
@@ -38,7 +38,7 @@ def seal(key: bytes, content: bytes) -> str:
 
 
 def unseal(key: bytes, text: str) -> bytes | None:
-    """What was sealed; None with another key, or if the text is damaged."""
+    """The sealed content; None with another key, or if the text is damaged."""
     try:
         raw = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):

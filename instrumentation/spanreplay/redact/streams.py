@@ -1,4 +1,4 @@
-"""Redact a text that arrives in chunks: join, redact, split again where it was split."""
+"""Redact a text that arrives in chunks: join, redact, and split again at the same places."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ class FindsEdits(Protocol):
     """The parts of a redactor that a text in chunks needs."""
 
     def find_edits(self, text: str, counts: Counts | None = None) -> Sequence[TextEdit]:
-        """One pass over a text: the edits that it needs, in its own offsets."""
+        """Make one pass over a text and return the edits it needs, in the text's offsets."""
 
     def fail_closed(self, cause: BaseException, text: str) -> str:
-        """Count a failure and give the token that stands for the text."""
+        """Count a failure and return the token that replaces the text."""
 
 
 def redact_chunks(run: FindsEdits, chunks: Sequence[str], counts: Counts | None = None) -> list[str]:
-    """As many chunks as before, whose join is the redacted join of the given ones.
+    """Redact the joined chunks; return the result in as many chunks as given.
 
-    A token goes whole into the chunk in which its secret starts; all other characters stay in theirs.
-    Redacted chunk by chunk, a secret that is cut in two would pass unseen. Fails closed: one token, then empty chunks.
+    A token goes whole into the chunk in which its secret starts; all other characters stay in their chunks.
+    Redacting chunk by chunk would miss a secret that is cut in two. Fails closed: one token, then empty chunks.
     """
     current = list(chunks)
     try:
@@ -40,7 +40,7 @@ def redact_chunks(run: FindsEdits, chunks: Sequence[str], counts: Counts | None 
 
 
 def split_again(chunks: Sequence[str], edits: Sequence[TextEdit]) -> list[str]:
-    """The chunks with the edits of their join made."""
+    """Apply edits of the joined chunks to the chunks."""
     made: list[str] = []
     chunk_start = 0
     remaining = iter(edits)
@@ -53,7 +53,7 @@ def split_again(chunks: Sequence[str], edits: Sequence[TextEdit]) -> list[str]:
             if edit.start >= chunk_start:
                 pieces.append(chunk[position - chunk_start : edit.start - chunk_start])
                 pieces.append(edit.text)
-            if edit.end > chunk_end:  # the secret goes on in the next chunk
+            if edit.end > chunk_end:  # the secret continues in the next chunk
                 position = chunk_end
                 break
             position = max(position, edit.end)

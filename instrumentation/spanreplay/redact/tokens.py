@@ -1,4 +1,4 @@
-"""What stands in a recording instead of a secret, and the key that makes it."""
+"""Tokens that replace secrets in a recording, and the key that makes them."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _CACHE_ITEMS_MAX: Final = 4096
 
 
 class Tokenizer:
-    """Makes tokens: equal values get equal tokens, and nothing about a value can be read off its token.
+    """Makes tokens: equal values get equal tokens, and a token reveals nothing about its value.
 
-    A token says nothing about the rule that found the value: the same value found by two rules must get one
+    A token does not depend on the rule that found the value: the same value found by two rules must get one
     token, or replay keys would differ. Thread-safe.
     """
 
@@ -67,7 +67,7 @@ class Tokenizer:
         return self.token(text.encode("utf-8", "surrogatepass"))
 
     def derive(self, purpose: bytes) -> bytes:
-        """A key of its own for another purpose; nothing of this one can be read off it."""
+        """Derive a separate key for another purpose; it reveals nothing about this one."""
         return hmac.digest(self._key, b"\0derived " + purpose, "sha256")
 
     @property
@@ -77,7 +77,7 @@ class Tokenizer:
 
 
 def key_id_of(key: bytes) -> str:
-    """The letter that tells tokens of one key from those of another."""
+    """The letter that distinguishes tokens of one key from those of another."""
     return ALPHABET[hmac.digest(key, b"spanreplay key id", "sha256")[0] % len(ALPHABET)]
 
 
@@ -85,7 +85,7 @@ def load_or_create_key(path: Path, *, is_named: bool = False) -> tuple[bytes, st
     """The redaction key of a directory and its id; made on first use, mode 0600.
 
     Processes that race get the same key: the file is read and written under a lock. `is_named` says that the user
-    named the file. Raises: ConfigError if the file cannot be used, or others may know or change it.
+    named the file. Raises: ConfigError if the file cannot be used, or others may read or change it.
     """
     try:
         if not is_named and path.parent.name == ".spanreplay":
