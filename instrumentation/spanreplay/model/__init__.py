@@ -1,1 +1,1 @@
-"""Values that every other package uses: calls, keys, settings, errors, ids. Pure; imports nothing of ours above it."""
+"""Values that every other package uses: calls, keys, settings, errors, ids. Pure; imports no package above it."""

@@ -9,15 +9,15 @@ from enum import Enum
 from typing import Any, Final
 
 LOST = "lost_processes"
-"""Member of the manifest: how many processes of the run ended without saying what they did."""
+"""Member of the manifest: the number of the run's processes that ended without reporting their work."""
 SHARED = "shared_workers"
-"""Member of the manifest of earlier versions: how many processes took items of which nobody knows who took which."""
+"""Member of earlier versions' manifests: the number of processes that took shared items, in an unknown distribution."""
 
 __all__ = ["CallRecord", "Completeness", "Effect", "Kind", "Outcome", "Recording", "RootRecord"]
 
 
 class Kind(str, Enum):
-    """What sort of boundary a call crosses."""
+    """The kind of boundary that a call crosses."""
 
     LLM = "llm"
     EMBEDDING = "embedding"
@@ -32,7 +32,7 @@ class Kind(str, Enum):
 
 
 class Effect(str, Enum):
-    """What a call may do to the world."""
+    """The effect that a call may have on the world."""
 
     PURE = "pure"
     READ = "read"
@@ -41,7 +41,7 @@ class Effect(str, Enum):
 
 
 class Outcome(str, Enum):
-    """How a call ended; `open` means that its end was never recorded."""
+    """The outcome of a call; `open` means that its end was never recorded."""
 
     OK = "ok"
     ERROR = "error"
@@ -50,7 +50,7 @@ class Outcome(str, Enum):
 
 
 _AT_CALL: Final = re.compile(r"call (\d+) \(")
-"""How a hole begins that was written down at a call, which knows its Lamport clock value only."""
+"""Start of a hole that was noted at a call, which only knows its Lamport clock value."""
 
 
 @dataclass(frozen=True)
@@ -85,26 +85,26 @@ class CallRecord:
     start_ns: int = 0
     end_ns: int = 0
     reads: str = ""
-    """JSON text: what the lane read of clock and random sources before this call."""
+    """JSON text: the lane's reads of clock and random sources before this call."""
     joint: int = -1
-    """`end_seq` of the first call that completed in the same turn of the event loop, if that was another one."""
+    """`end_seq` of the first call that completed in the same event loop iteration, if that is another call."""
     digests: str = ""
     """JSON text: keyed digests of the request's parts (`digests.py`)."""
     clocks: tuple[int, ...] = ()
-    """When each part of a stream came, on the run's logical clock; empty for a call that answers at once."""
+    """When each part of a stream arrived, on the run's Lamport clock; empty for a call that answers in one piece."""
     number: int = field(default=0, compare=False)
-    """The call's place in its run, by start, from 1: what people call it. 0 until it is part of a `Recording`."""
+    """The call's number in its run, by start, from 1, as shown to people. 0 until it is part of a `Recording`."""
 
     @classmethod
     def assemble(cls, **fields: Any) -> CallRecord:
-        """The record of these fields, unchecked; a frozen class's own `__init__` takes four times as long."""
+        """Make a record of these fields, unchecked; a frozen class's own `__init__` takes four times as long."""
         record = object.__new__(cls)
         record.__dict__.update(fields)
         return record
 
     @property
     def boundary(self) -> str:
-        """Kind and name, as plans and reports write it: `tool:delete_accounts`."""
+        """Kind and name, as written in plans and reports: `tool:delete_accounts`."""
         return f"{self.kind}:{self.name}"
 
 
@@ -130,7 +130,7 @@ class RootRecord:
 
 @dataclass(frozen=True)
 class Completeness:
-    """Whether a recording can be replayed whole; `reasons` lists the holes."""
+    """Whether a recording can be replayed completely; `reasons` lists the holes."""
 
     is_complete: bool
     reasons: tuple[str, ...] = ()
@@ -144,7 +144,7 @@ class Recording:
     calls: tuple[CallRecord, ...]
 
     def __post_init__(self) -> None:
-        """Number the calls; a call that was read with its run before keeps its number."""
+        """Number the calls; a call that already has a number in its run keeps it."""
         for number, call in enumerate(self.calls, 1):
             if not call.number:
                 object.__setattr__(call, "number", number)
@@ -175,7 +175,7 @@ class Recording:
             if c.outcome == Outcome.OPEN.value and c.seq != waiting and not self._was_ended(c.lane)
         )
         expected = manifest.get("calls")
-        # Of a process that could not say what it did, calls may be here that nobody counted
+        # A process that could not report its work may have left calls here that were not counted
         is_short = isinstance(expected, int) and expected > len(self.calls)
         if isinstance(expected, int) and (is_short or (expected < len(self.calls) and not manifest.get(LOST))):
             reasons.append(f"{len(self.calls)} of {expected} calls are here")
@@ -192,14 +192,14 @@ class Recording:
         return Completeness(not reasons, tuple(reasons))
 
     def _was_ended(self, lane: str) -> bool:
-        """Whether a pool ended the worker process that was in this lane: nobody has seen what it did not finish."""
+        """Whether a pool ended the worker process of this lane: nobody has seen the calls it did not finish."""
         workers = self.root.manifest.get("workers")
         ended = workers.get("ended", ()) if isinstance(workers, Mapping) else ()
         return any(lane == each or lane.startswith(f"{each}/") for each in ended)
 
 
 def _with_number(hole: str, numbers: Mapping[int, int]) -> str:
-    """A hole at a call, with the number that people know the call by."""
+    """Replace the Lamport clock value in a hole with the number by which people know the call."""
     match = _AT_CALL.match(hole)
     number = None if match is None else numbers.get(int(match[1]))
     return hole if match is None or number is None else f"call {number} ({hole[match.end() :]}"

@@ -1,9 +1,9 @@
-"""Canonical JSON (RFC 8785), which keys are made of.
+"""Canonical JSON (RFC 8785), of which keys are made.
 
-`canonicalize` writes what json.loads can return in one single way, and refuses everything else with its
-JSON path: no repr, no str() of an object ever reaches a key. Three choices beyond the RFC, which covers only
-I-JSON: integers are exact at any size (the RFC would round them to doubles), strings are NFC normalised, and
-a lone surrogate is written as its escape.
+`canonicalize` writes any value that json.loads can return in exactly one way, and refuses everything else with
+its JSON path: no repr, no str() of an object ever reaches a key. Three choices go beyond the RFC, which covers
+only I-JSON: integers are exact at any size (the RFC would round them to doubles), strings are NFC normalised,
+and a lone surrogate is written as its escape.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PLAIN_KEY: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_$-]*")
 
 # ── RFC 8785 ────────────────────────────────────────────────────────────────────────────────────────
 class Refused(Exception):
-    """What cannot be written, and the steps to it from the inside out; becomes Unserializable at the top."""
+    """A value that cannot be written, and the steps to it, innermost first; becomes Unserializable at the top."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
@@ -43,7 +43,7 @@ class Refused(Exception):
 def canonicalize(value: Any) -> bytes:
     """The one RFC 8785 form of a JSON value, UTF-8.
 
-    Takes exactly what json.loads returns (None, bool, int, float, str, list, dict), and tuples as lists.
+    Accepts exactly the types that json.loads returns (None, bool, int, float, str, list, dict), and tuples as lists.
     Raises: Unserializable with the JSON path for anything else, NaN, infinities, and nesting over DEPTH_MAX.
     """
     out: list[str] = []
@@ -68,7 +68,7 @@ def json_path(steps: Iterable[str | int]) -> str:
 
 
 def to_bytes(out: list[str]) -> bytes:
-    """The pieces that `write` made, as UTF-8."""
+    """Join the pieces that `write` appended, as UTF-8."""
     text = "".join(out)
     try:
         return text.encode()
@@ -77,7 +77,7 @@ def to_bytes(out: list[str]) -> bytes:
 
 
 def write(value: Any, out: list[str], ids: dict[str, int] | None, is_codec: bool, depth: int) -> None:
-    """Append the canonical text of `value`; with `ids`, opaque ids become their number in it."""
+    """Append the canonical text of `value`; with `ids`, opaque ids are replaced by their number in it."""
     kind = type(value)
     if kind is str:
         out.append(encode_basestring(value if value.isascii() else unicodedata.normalize("NFC", value)))
@@ -145,7 +145,7 @@ def _write_object(
 
 
 def sorted_names(members: dict[Any, Any]) -> list[tuple[str, str]]:
-    """(name, NFC name) in the order of UTF-16 code units, as the RFC wants."""
+    """(name, NFC name) in the order of UTF-16 code units, as the RFC requires."""
     is_ascii = True
     for name in members:
         if type(name) is not str:
@@ -161,7 +161,7 @@ def sorted_names(members: dict[Any, Any]) -> list[tuple[str, str]]:
 
 
 def _with_sorted_items(members: dict[Any, Any]) -> dict[Any, Any]:
-    """A codec dict keeps its insertion order in the recording, but a key must not depend on it."""
+    """Sort the items of a codec dict: a recording keeps their insertion order, but a key must not depend on it."""
     items = members.get("items")
     if type(items) is not list:
         return members
@@ -199,9 +199,9 @@ def _format_float(value: float) -> str:
 
 
 # ── Opaque ids ──────────────────────────────────────────────────────────────────────────────────────
-# An id that a provider or a framework draws at random says only which call a result belongs to. Its first
-# occurrence numbers it, so the reference is still checked. Nothing below arguments is touched: a customer's
-# id is meaning.
+# An id that a provider or a framework draws at random says only which call a result belongs to. Ids are numbered
+# by first occurrence, so the reference is still checked. Nothing below arguments is touched: a customer's id has
+# meaning.
 _ID_FIELDS: Final = frozenset({"id", "tool_call_id", "call_id", "tool_use_id"})
 _OPAQUE_FIELDS: Final = frozenset(
     {"input", "output", "arguments", "args", "kwargs", "parameters", "metadata", "response", "schema"}

@@ -1,4 +1,4 @@
-"""Every setting of spanreplay, in one table, and every limit.
+"""Every setting of spanreplay, in one table, and all limits.
 
 Order of precedence: code argument > our own variable > OTel variable > default. OTel parsing: an empty
 value is unset, only "true" (any case) is true, a bad value warns and is ignored.
@@ -21,15 +21,15 @@ logger = logging.getLogger(__name__)
 BODY_BYTES_MAX: Final = 16 * 1024 * 1024
 """A request or response larger than this is cut, counted, and makes its run incomplete."""
 SPOOL_BYTES_MAX: Final = 4 * 1024**3
-"""The spool directory never grows beyond this; what is dropped is counted in the manifest."""
+"""The spool directory never grows beyond this; dropped records are counted in the manifest."""
 STDOUT_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Standard output kept for comparison; beyond it only the hash goes on."""
+"""Standard output kept for comparison; beyond it only the hash continues."""
 STDERR_BYTES_MAX: Final = 256 * 1024
-"""The same of standard error."""
+"""Standard error kept for comparison, likewise."""
 HELD_UNIT_BYTES_MAX: Final = 16 * 1024 * 1024
-"""What one unit holds in memory until it is known whether sampling keeps it; one that takes more is kept."""
+"""Memory of one unit until sampling decides whether to keep it; a unit that needs more is kept."""
 HELD_BYTES_MAX: Final = 64 * 1024 * 1024
-"""The same for all units of a process together."""
+"""The same limit for all units of a process together."""
 SHIP_BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
 SHIP_INTERVAL_MS: Final = 500
 SHIP_EXIT_TIMEOUT_MS: Final = 5_000
@@ -37,50 +37,50 @@ END_BY_SIGNAL_MAX_MS: Final = 7_000
 CANCEL_WAIT_MS: Final = 10_000
 """A replay waits this much longer than the recorded call took for the program to cancel it again."""
 CONSTANTS_MAX: Final = 4_096
-"""Boundaries (by lane and place) whose unchanging part of a record one run remembers."""
+"""Boundaries (by lane and place) for which one run remembers the constant part of a record."""
 MEMO_ITEMS_MAX: Final = 4_000
-"""Texts, and parts of requests, that one run remembers as redacted or digested already: long conversations have fewer
-messages, and a service that never sees a text again keeps no more."""
+"""Texts and parts of requests that one run remembers as already redacted or digested. Long conversations have fewer
+messages, and a service that never sees a text again doesn't remember more."""
 LANES_MAX: Final = 20_000
-"""Lanes whose calls a manifest counts one by one; those of more are counted together."""
+"""Lanes whose calls a manifest counts separately; calls of further lanes are counted together."""
 OTHER_LANES: Final = "other lanes"
 LANES_READING_MAX: Final = 500
-"""Lanes whose reads of clock and random sources wait for a call of their own; of more, the next call takes all."""
+"""Lanes whose reads of clock and random sources wait for the lane's own next call; with more, any call takes all."""
 CALLS_MAX: Final = 1_000_000
-"""Calls in one run; more are counted as dropped."""
+"""Calls in one run; further calls are counted as dropped."""
 ROWS_MAX: Final = 10_000
-"""Rows of one query that are recorded; a query that gives as many is a hole."""
+"""Rows of one query that are recorded; a query that returns this many is a hole."""
 COLLECTIONS_MAX: Final = 10_000
-"""Collections of a vector store whose names are kept; those beyond are named by their ids."""
+"""Collections of a vector store whose names are kept; further ones are named by their ids."""
 FILE_BYTES_MAX: Final = 4 * 1024 * 1024
 """A larger file that the agent reads is recorded by its hash only, and cannot be replayed: a hole."""
 LISTED_NAMES_MAX: Final = 20_000
-"""Names of one folder that are recorded; a folder that holds more is a hole."""
+"""Names of one folder that are recorded; a folder with more is a hole."""
 READS_PENDING_MAX: Final = 100_000
-"""Reads of clock and random sources between two calls of a lane; more are not recorded: a hole."""
+"""Reads of clock and random sources between two calls of a lane; further ones are not recorded: a hole."""
 LOOSE_READS_PENDING_MAX: Final = 20_000
-"""Log records between two calls of a lane whose time is kept."""
+"""Log records between two calls of a lane whose time is recorded."""
 SLEEPS_MAX: Final = 10_000
-"""Sleeps of threads whose end is kept; the later ones are cut short in a replay, and end when they do."""
+"""Thread sleeps whose end is recorded; later ones are cut short in a replay and end in any order."""
 TIMERS_MAX: Final = 20_000
-"""Timers of asyncio whose firing is kept in order."""
+"""asyncio timers whose firing order is recorded."""
 PROCESSES_MAX: Final = 1_000
-"""Processes of one run whose work is waited for in a replay."""
+"""Processes of one run for whose work a replay waits."""
 WORKER_JOBS_MAX: Final = 20_000
-"""Jobs of pools whose worker is kept; those of a pool's first worker are not counted."""
+"""Pool jobs whose worker is recorded; jobs of a pool's first worker don't count."""
 ABSENT_MAX: Final = 1_000
-"""Paths where nothing was before the run, which its manifest names."""
+"""Paths named in the manifest because nothing existed there before the run."""
 WARM_UP_UNITS_MAX: Final = 1_000
-"""Earlier units that a replay makes before the one that is judged; of more the latest."""
+"""Earlier units that a replay runs before the one that is judged; if there are more, the latest."""
 WARM_UP_BYTES_MAX: Final = 256 * 1024 * 1024
 LOCK_ORDER_MAX: Final = 20_000
-"""Changes of the thread at places where threads meet (standard output, locks) that are kept in order."""
+"""Acquisitions by another thread than before (of locks, standard output) whose order is recorded."""
 PRINTED_CHARACTERS_MAX: Final = 1024 * 1024
-"""What one call prints is printed again in a replay; a call that prints more is a hole."""
+"""Printed output of one call, printed again in a replay; a call that prints more is a hole."""
 STEPS_MAX: Final = 60_000
-"""Numbers that say how many steps of a loop lie between completions; of more, the rest is not kept."""
+"""Counts of callbacks run by an event loop between completions; further counts are not recorded."""
 LANE_ENDS_MAX: Final = 20_000
-"""Threads and pool calls whose end is kept in order."""
+"""Threads and pool calls whose order of ending is recorded."""
 OTLP_MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
 GRPC_MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
 CALL_BATCH_ITEMS: Final = 256
@@ -271,7 +271,7 @@ def read_data_dir(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def read_flag(name: str, environ: Mapping[str, str] = os.environ) -> bool:
-    """An OTel boolean: only "true", in any case, is true."""
+    """Read an OTel boolean: only "true", in any case, is true."""
     return environ.get(name, "").strip().lower() == "true"
 
 
@@ -289,14 +289,14 @@ def read_app_name(argv0: str, environ: Mapping[str, str] = os.environ) -> str:
 
 
 def find_module(argv0: str) -> str:
-    """The module of `python -m uvicorn`, which nobody has looked up yet; empty for anything else."""
+    """The module of `python -m uvicorn` while Python has not yet located it; empty for anything else."""
     if argv0 != "-m":
         return ""
     return next((word for flag, word in pairwise(sys.orig_argv) if flag == "-m"), "")
 
 
 def read_stated_name(environ: Mapping[str, str] = os.environ) -> str:
-    """The agent's name as a setting states it: SPANREPLAY_APP, OTEL_SERVICE_NAME or service.name; '' without one."""
+    """The agent's name from a setting: SPANREPLAY_APP, OTEL_SERVICE_NAME or service.name; '' without one."""
     named = read_setting("SPANREPLAY_APP", environ) or environ.get("OTEL_SERVICE_NAME", "").strip()
     if named:
         return named

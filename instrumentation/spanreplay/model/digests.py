@@ -1,7 +1,7 @@
-"""Keyed digests of the parts of a request: they say where two requests differ when the payload itself is gone.
+"""Keyed digests of the parts of a request: they show where two requests differ when the payload is gone.
 
-A short value's plain hash can be guessed by trying; these are HMACs with a key derived from the redaction key, cut to
-36 bits: enough to tell two parts apart, and never used to call two requests equal. As JSON:
+A plain hash of a short value can be guessed by trial, so these are HMACs with a key derived from the redaction key,
+cut to 36 bits: enough to distinguish two parts, and never used to declare two requests equal. As JSON:
 
     {"model":"k3Jx0Q","messages":["content=…,role=…","content=…,role=…"],"temperature":"9sGf_a"}
 """
@@ -22,11 +22,11 @@ CHARACTERS: Final = 6
 MEMO_ITEMS_MAX: Final = 4_000
 _UNSAFE: Final = re.compile("[,=]")
 ELEMENTS_MAX: Final = 500
-"""Of a longer list, only the last so many elements are told apart."""
+"""In a longer list, only the last elements, this many, are distinguished."""
 
 
 class Digester:
-    """Digests of one run. Thread-safe: races only repeat work."""
+    """Makes the digests of one run. Thread-safe: races only repeat work."""
 
     def __init__(self, derive: Callable[[bytes], bytes]) -> None:
         self._derive = derive
@@ -34,7 +34,7 @@ class Digester:
         self._memo: dict[str, str] = {}
 
     def describe(self, key: Key, fields: Mapping[str, Any]) -> str:
-        """The digests of a request as JSON text; each part that was seen before costs one look-up."""
+        """The digests of a request as JSON text; a part that was seen before costs one look-up."""
         found: dict[str, Any] = {}
         for name, value in fields.items():
             digest = key.fields.get(name)
@@ -83,7 +83,7 @@ class Digester:
 
 
 def differing_paths(recorded: str, now: str) -> list[str]:
-    """Where two requests differ, by their digests: `messages[3].content`, `temperature`; [] if one is unreadable."""
+    """Paths at which two requests' digests differ: `messages[3].content`, `temperature`; [] if one is unreadable."""
     try:
         a, b = json.loads(recorded), json.loads(now)
     except ValueError:

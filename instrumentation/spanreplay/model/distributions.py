@@ -1,7 +1,7 @@
-"""Which distribution a code file was installed with, and which one this process was started from.
+"""Find the distribution that installed a code file, and the one from which this process was started.
 
-pip's own lists (`RECORD`, `entry_points.txt`) say it, read when somebody asks for the first time; `importlib.metadata`
-would parse every file of every distribution.
+The source is pip's own lists (`RECORD`, `entry_points.txt`), read at the first question; `importlib.metadata` would
+parse every file of every distribution.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _open: Final = open
 _stat: Final = os.stat
 _RECORD_BYTES_MAX: Final = 16 * 1024 * 1024
 _WITH_VALUE: Final = frozenset("WX")
-"""Options of the interpreter that take the next argument, where nothing follows in their own."""
+"""Interpreter options that take the next argument if no value follows in the same one."""
 
 
 def normalise(name: str) -> str:
-    """The name of a distribution as PEP 503 writes it."""
+    """The normalised name of a distribution (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def split_site(filename: str) -> tuple[str, str]:
-    """The folder of installed packages that a file lies below, and the rest with `/`; both '' where it is in none."""
+    """The folder of installed packages that contains a file, and the rest of its path with `/`; both '' without one."""
     found = _SITES.match(filename)
     folder = _find_target(filename) if found is None else found[0]
     return (folder, filename[len(folder) + 1 :].replace(os.sep, "/")) if folder else ("", "")
@@ -40,7 +40,7 @@ def split_site(filename: str) -> tuple[str, str]:
 def _find_target(filename: str) -> str:
     """The folder of `pip install --target` (a deployment package, a layer) that a file was installed into; '' if none.
 
-    The agent's own code may lie beside what is installed there, so only what pip lists was installed.
+    The agent's own code may be in the same folder, so only files that pip lists count as installed.
     """
     for folder in sys.path:
         is_above = os.path.isabs(folder) and filename.startswith(os.path.join(folder, ""))  # noqa: PTH117, PTH118 -- text
@@ -63,7 +63,7 @@ class _Site:
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self.infos: dict[str, str] = {}
-        """Distribution → its folder of metadata."""
+        """Distribution → its metadata folder."""
         self._owners: dict[str, str] = {}
         self._tops: dict[str, list[str]] | None = None
         try:
@@ -76,7 +76,7 @@ class _Site:
                 self.infos[normalise(info["name"])] = each
 
     def owner_of(self, below: str) -> str:
-        """The distribution of a file, by its path in this folder; where none lists it, what its package is called."""
+        """The distribution of a file, by its path in this folder; if none lists it, the name of its package."""
         top, _, rest = below.partition("/")
         module = top if rest else top.partition(".")[0]
         key = below.rpartition("/")[0] or below
@@ -105,14 +105,14 @@ class _Site:
         return both if not is_package and "/" in below and both in self.infos else name
 
     def _index(self) -> dict[str, list[str]]:
-        """Module or folder of modules → the distributions that list something of it."""
+        """Top-level module or package → the distributions that list a file of it."""
         found: dict[str, list[str]] = {}
         for name in self.infos:
             record, at, tops = self._read(name, "RECORD"), 1, set()
             while (entry := _TOP.match(record, at)) is not None:
                 top = entry[1]
                 tops.add(top)
-                # pip sorts its lists: behind the last line of a folder comes another one
+                # pip sorts its lists: the line after the last one of a folder belongs to another folder
                 last = record.rfind(b"\n" + top + b"/") if entry[2] == b"/" else -1
                 at = (record.find(b"\n", max(last + 1, at)) + 1) or len(record)
             for top in tops:
@@ -128,11 +128,11 @@ class _Site:
 
     @property
     def is_target(self) -> bool:
-        """Whether pip has installed something here; a tree of sources has `egg-info` at most."""
+        """Whether pip has installed something here; a source tree has `egg-info` at most."""
         return any(each.endswith(".dist-info") for each in self.infos.values())
 
     def lists(self, below: str) -> bool:
-        """Whether pip's lists name this very file."""
+        """Whether pip's lists name this file."""
         if not self.is_target:
             return False
         if self._tops is None:
@@ -142,7 +142,7 @@ class _Site:
         return any(entry in self._read(each, "RECORD") for each in names)
 
     def find_script(self, name: str) -> str:
-        """The distribution that installed a program of this name; '' if none did."""
+        """The distribution that installed a program with this name; '' if none did."""
         entry = re.compile(rb"^" + re.escape(name.encode()) + rb"\s*=", re.MULTILINE)
         for each in self.infos:
             text = self._read(each, "entry_points.txt")
@@ -164,14 +164,14 @@ def _site(folder: str) -> _Site:
 
 
 def find_distribution(filename: str) -> str:
-    """The normalised name of the distribution that a code file was installed with; '' for what is not installed."""
+    """The normalised name of the distribution that installed a code file; '' if the file is not installed."""
     folder, below = split_site(filename)
     return _site(folder).owner_of(below) if folder else ""
 
 
-# ── What was started ────────────────────────────────────────────────────────────────────────────────
+# ── The start of this process ───────────────────────────────────────────────────────────────────────
 def find_start(argv: list[str] | None = None) -> tuple[str, str]:
-    """How this process was started: ("module", its name), ("script", its path) or ("", "")."""
+    """The way this process was started: ("module", its name), ("script", its path) or ("", "")."""
     rest = list(sys.orig_argv if argv is None else argv)[1:]
     while rest:
         option = rest.pop(0)
@@ -196,7 +196,7 @@ def find_start(argv: list[str] | None = None) -> tuple[str, str]:
 
 
 def find_started() -> str:
-    """The distribution that this process was started from: its console script, or its module; '' if from none."""
+    """The distribution whose console script or module started this process; '' if none did."""
     kind, name = find_start()
     if kind == "script":
         if split_site(name)[0]:
@@ -218,7 +218,7 @@ def _installed_scripts(name: str) -> str:
 
 
 def _distribution_of_module(name: str) -> str:
-    """Without importing anything: the first folder of the path that has the module's package decides."""
+    """Find a module's distribution without importing it: the first folder of sys.path with its package decides."""
     path = name.replace(".", os.sep)
     top = path.partition(os.sep)[0]
     for folder in sys.path:

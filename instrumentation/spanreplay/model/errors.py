@@ -46,7 +46,7 @@ __all__ = [
 
 
 class SpanreplayError(Exception):
-    """Base of all errors; `hint` says what to do about it. Control characters of what is named are written out."""
+    """Base of all errors; `hint` says what to do. Control characters in both texts are written out as escapes."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(escape(message, keep_lines=True))
@@ -120,8 +120,8 @@ class Unserializable(SpanreplayError):
 class ReplayMiss(BaseException):
     """A call of the replayed agent has no recorded answer, and none is made up.
 
-    Not an `Exception`: SDK retry loops and tool nodes swallow `Exception` and would go on as
-    if the call had merely failed. Python prints it in the agent's process, so what it names is escaped here.
+    Not an `Exception`: SDK retry loops and tool nodes swallow `Exception` and would continue as
+    if the call had merely failed. Python prints it in the agent's process, so the message is escaped here.
     """
 
     def __init__(self, message: str = "") -> None:
@@ -129,7 +129,7 @@ class ReplayMiss(BaseException):
 
 
 class Suspended(BaseException):
-    """The run waits for a human's answer: it has been recorded up to here, and the block that recorded it ends.
+    """The run waits for a human's answer: it is recorded up to this point, and the recording block ends.
 
-    Not an `Exception`: an agent that catches it would go on without the answer.
+    Not an `Exception`: an agent that caught it would continue without the answer.
     """

@@ -1,4 +1,4 @@
-"""Recorded content made safe to show: no recording may drive the reader's terminal."""
+"""Make recorded content safe to show: no recording may control the reader's terminal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 __all__ = ["escape", "shorten", "window"]
 
-# What can move the cursor, colour the screen, hide text, or show it in another order than it is stored: C0
+# Characters that can move the cursor, colour the screen, hide text, or show it in another order than stored: C0
 # and C1 controls, DEL, line separators, zero-width and bidirectional controls (CVE-2021-42574), tags, lone
 # surrogates.
 _UNSAFE = re.compile(
@@ -28,7 +28,7 @@ def _name(match: re.Match[str]) -> str:
 
 
 def escape(text: str, *, keep_lines: bool = False) -> str:
-    """The text with every control character written out; `keep_lines` keeps newlines and tabs."""
+    """Write every control character out as an escape; `keep_lines` keeps newlines and tabs."""
     if keep_lines:
         return "\n".join(
             _UNSAFE.sub(lambda m: "\t" if m.group() == "\t" else _name(m), line) for line in text.split("\n")
@@ -37,7 +37,7 @@ def escape(text: str, *, keep_lines: bool = False) -> str:
 
 
 def shorten(text: str, characters_max: int) -> str:
-    """One escaped line of at most that many characters, cut at the end."""
+    """One escaped line of at most `characters_max` characters, cut at the end."""
     if len(text) > characters_max:
         text = text[:characters_max] + "…"
     line = escape(text)
@@ -45,7 +45,7 @@ def shorten(text: str, characters_max: int) -> str:
 
 
 def window(text: str, at: int, characters_max: int) -> str:
-    """One escaped line around character `at`, cut at both ends where it must be."""
+    """One escaped line around character `at`, cut at either end if necessary."""
     if len(text) <= characters_max:
         return shorten(text, characters_max)
     start = max(0, min(at - characters_max // 2, len(text) - characters_max))

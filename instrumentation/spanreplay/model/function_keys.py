@@ -1,7 +1,7 @@
-"""The key of a leaf call, which its record implies: it need not be computed while the agent waits.
+"""Keys of function calls, which follow from their records and need not be computed while the agent waits.
 
-A leaf call's request is `{"arguments": …}`, and its key is made of nothing but its keyspec, its name and that request.
-Only ASCII requests: a key may refuse names beyond it, which has to be known while the call can still be a hole.
+A function call's request is `{"arguments": …}`, and its key depends only on its keyspec, its name and that request.
+Only for ASCII requests: a key may refuse non-ASCII names, which must be known while the call can still be a hole.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ _START: Final = '{"arguments":'
 
 
 def is_derivable(keyspec: str, request: str) -> bool:
-    """Whether a record with this request implies its key."""
+    """Whether the key follows from a record with this request."""
     return keyspec in LEAF_KEYSPECS and request.startswith(_START) and request.isascii()
 
 
 def leaf_key_fields(keyspec: str, name: str, arguments: Any) -> dict[str, Any]:
-    """What the key of a leaf call is made of; `arguments` encoded and redacted."""
+    """The fields of a function call's key; `arguments` must be encoded and redacted."""
     if keyspec == MCP_KEYSPEC and type(arguments) is dict:
         return arguments
     return {"name": name, "arguments": arguments}
 
 
 def derive_key(keyspec: str, name: str, request: str, memo: KeyMemo | None = None) -> Key:
-    """The key that a leaf call's request implies. Raises: Unserializable, ValueError if it has none."""
+    """Compute a function call's key from its request. Raises: Unserializable, ValueError if it has none."""
     return compute_key(keyspec, leaf_key_fields(keyspec, name, json.loads(request)["arguments"]), memo)
 
 
 class DerivedKey(str):
-    """A key that was made of the request beside it, so that nobody need check it."""
+    """A key computed from the request beside it, which needs no check."""
 
     __slots__ = ()
 
 
 def derive_key_hex(keyspec: str, name: str, request: str) -> DerivedKey:
-    """The same as text; '' where the request implies none."""
+    """Like `derive_key`, as text; '' if the request implies no key."""
     try:
         return DerivedKey(derive_key(keyspec, name, request).hex)
     except (SpanreplayError, ValueError, LookupError, TypeError, RecursionError):

@@ -16,7 +16,7 @@ T = TypeVar("T")
 _CAUSES_MAX = 200
 _seen: set[tuple[str, str]] = set()
 failures: dict[str, int] = {}
-"""Part → how often something of ours failed in this process; goes into the manifest."""
+"""Part → number of our failures in this process; goes into the manifest."""
 
 
 def _is_strict() -> bool:
@@ -24,7 +24,7 @@ def _is_strict() -> bool:
 
 
 def report_failure(part: str, exc: BaseException) -> None:
-    """Count a failure of ours and log it once per cause; the message carries no values of the agent's."""
+    """Count a failure of ours and log it once per cause; the message contains no values of the agent."""
     failures[part] = failures.get(part, 0) + 1
     if _is_strict():
         raise exc
@@ -32,7 +32,7 @@ def report_failure(part: str, exc: BaseException) -> None:
     if cause in _seen or len(_seen) >= _CAUSES_MAX:
         return
     _seen.add(cause)
-    if isinstance(exc, ConfigError):  # about a setting or a file of ours: it says itself what to do
+    if isinstance(exc, ConfigError):  # about a setting or a file of ours: its own message says what to do
         logger.error("%s failed: %s%s; the agent runs on", part, exc, f" ({exc.hint})" if exc.hint else "")
         return
     at = exc.__traceback__
@@ -50,7 +50,7 @@ def report_failure(part: str, exc: BaseException) -> None:
 
 
 def report_missing(part: str, message: str) -> None:
-    """Count that something of Python's or of a library's is not as expected, and log it once per part."""
+    """Count that a part of Python or of a library is not as expected, and log it once per part."""
     failures[part] = failures.get(part, 0) + 1
     cause = (part, "missing")
     if cause not in _seen and len(_seen) < _CAUSES_MAX:
@@ -59,7 +59,7 @@ def report_missing(part: str, message: str) -> None:
 
 
 def guarded(part: str, function: Callable[..., T], *args: Any) -> T | None:
-    """Call something of ours; a failure is reported and gives None. `ReplayMiss` passes."""
+    """Call a function of ours; report a failure and return None. `ReplayMiss` propagates."""
     try:
         return function(*args)
     except Exception as exc:  # noqa: BLE001 -- nothing of ours may reach the agent
@@ -68,7 +68,7 @@ def guarded(part: str, function: Callable[..., T], *args: Any) -> T | None:
 
 
 def write_stderr(line: str) -> None:
-    """One line to standard error, whatever state it is in; control characters are written out."""
+    """Write one line to standard error, whatever state it is in; control characters are escaped."""
     try:
         sys.stderr.write(escape(line, keep_lines=True) + "\n")
         sys.stderr.flush()

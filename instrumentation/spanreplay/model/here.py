@@ -1,4 +1,4 @@
-"""The folder of this package, as frames name it: whatever lies below it is no code of the agent."""
+"""The folder of this package, as frames name it: code below it is not the agent's."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ from typing import Final
 
 PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # noqa: PTH100, PTH120 -- pathlib costs start-up
 BOOT_PARTS: Final = ("cli", "agent", "boot")
-"""Where below the package the folder lies that starts spanreplay in an agent's Python."""
+"""Path, below the package, of the folder that starts spanreplay in an agent's Python."""

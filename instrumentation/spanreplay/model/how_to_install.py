@@ -1,4 +1,4 @@
-"""How to install spanreplay and its extras, as hints say it: by its repository, where a stranger finds it."""
+"""The command in hints that installs spanreplay and its extras, from its public repository."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ _REPOSITORY: Final = "git+https://github.com/spanreplay/spanreplay"
 
 
 def install_command(extras: str = "", python: str = "") -> str:
-    """The command line; `extras` are names with commas, `python` the interpreter that is to have it."""
+    """The command line; `extras` are names separated by commas, `python` the interpreter to install into."""
     name = f"spanreplay[{extras}]" if extras else "spanreplay"
     return f"{f'{python} -m ' if python else ''}pip install '{name} @ {_REPOSITORY}'"

@@ -14,9 +14,9 @@ from spanreplay.model import distributions as installed
 from spanreplay.model import owners
 from spanreplay.model.here import PACKAGE
 
-# Ids must never come from the global `random`: agents seed it, and a replay would repeat the recording's ids.
+# Never take ids from the global `random`: agents seed it, and a replay would repeat the recording's ids.
 _random: Final = random.SystemRandom()
-_span_ids: Final = random.Random(os.urandom(32))  # noqa: S311 -- unique, not secret; a system call each is dear
+_span_ids: Final = random.Random(os.urandom(32))  # noqa: S311 -- unique, not secret; one system call each is expensive
 _now_ns = now_ns = time.time_ns  # the real one, whatever is patched later
 _monotonic_ns = time.monotonic_ns
 
@@ -54,7 +54,7 @@ _FILES_MAX: Final = 10_000
 
 
 def is_agent_file(filename: str) -> bool:
-    """Whether a code file is the agent's own: nobody's library, not the standard library's, not ours."""
+    """Whether a code file is the agent's own: not a library's, the standard library's or ours."""
     known = _is_agent_file.get(filename)
     if known is None:
         is_foreign = filename.startswith(("<frozen", PACKAGE)) or is_stdlib_file(filename)
@@ -85,7 +85,7 @@ def find_caller(depth: int = 2, frames_max: int = 200) -> str:
 
 
 _seen: dict[tuple[int, int], tuple[CodeType, str]] = {}
-"""By instruction, because finding its line costs more than all the rest; code is kept, so that its id stays its own."""
+"""By instruction, because finding its line costs more than all the rest; holding the code keeps its id from reuse."""
 _SEEN_MAX: Final = 2_000
 
 
@@ -97,7 +97,7 @@ def _remember_place(frame: FrameType, code: CodeType) -> str:
 
 
 def find_stack(depth: int = 2, frames_max: int = 200, places_max: int = 12) -> tuple[str, ...]:
-    """The agent's frames from the inside out, as `find_caller` writes them; at most `places_max`."""
+    """The agent's frames, innermost first, in the form of `find_caller`; at most `places_max`."""
     frame: FrameType | None = sys._getframe(depth)
     found: list[str] = []
     for _ in range(frames_max):
@@ -115,7 +115,7 @@ _PLACES_MAX: Final = 10_000
 
 def describe_place(code: CodeType, line: int) -> str:
     """`file:line qualname` of a line of code."""
-    # Remembered: a place keeps its name when the agent changes its directory
+    # Cached, so that a place keeps its name when the agent changes the working directory
     at = (code.co_filename, code.co_name, line)
     place = _places.get(at)
     if place is None:
@@ -126,7 +126,7 @@ def describe_place(code: CodeType, line: int) -> str:
 
 
 def describe_function(function: object) -> str:
-    """`file:line qualname` of where a function is defined; '' for what has no code."""
+    """`file:line qualname` of a function's definition; '' if it has no code."""
     code = getattr(unwrap(function), "__code__", None)
     if code is None:
         return ""
@@ -134,7 +134,7 @@ def describe_function(function: object) -> str:
 
 
 def unwrap(function: object) -> object:
-    """The innermost function below `functools.wraps`; at most 16 layers."""
+    """The innermost function under `functools.wraps`; at most 16 layers are removed."""
     for _ in range(16):
         inner = getattr(function, "__wrapped__", None)
         if inner is None:
@@ -144,7 +144,7 @@ def unwrap(function: object) -> object:
 
 
 def shorten(filename: str) -> str:
-    """A path relative to the installed packages or to the working directory, if it lies below one of them."""
+    """Make a path relative to the installed packages or to the working directory, if it is below one of them."""
     below = installed.split_site(filename)[1]
     if below:
         return below

@@ -13,7 +13,7 @@ def _refuse(value: Any) -> Any:
 
 
 def _make_dump(*, is_ascii: bool) -> Callable[[Any], str]:
-    """`json.dumps` with one encoder for all calls; it makes two at every call, which costs more than small values."""
+    """Make a `json.dumps` with one encoder for all calls; the original makes two per call, dear for small values."""
     make_encoder = getattr(encoder, "c_make_encoder", None)
     if make_encoder is None:  # not CPython
         return json.JSONEncoder(ensure_ascii=is_ascii, separators=(",", ":")).encode
@@ -29,7 +29,7 @@ def _make_dump(*, is_ascii: bool) -> Callable[[Any], str]:
 
 
 def iter_texts(value: object, without: Container[str] = ()) -> Iterator[str]:
-    """The texts in a JSON value, unescaped, in their order; keys are none, and members `without` are left out."""
+    """The texts in a JSON value, unescaped, in order; without keys, and without the members named in `without`."""
     left = [value]
     while left:
         each = left.pop()
@@ -45,7 +45,7 @@ _decoder: Final = json.JSONDecoder()
 
 
 def load(text: str) -> Any:
-    """`json.loads` of text without space around it, which takes two thirds of the time. Raises: ValueError."""
+    """Like `json.loads`, in two thirds of its time for text without surrounding space. Raises: ValueError."""
     try:
         value, end = _decoder.raw_decode(text)
     except ValueError:

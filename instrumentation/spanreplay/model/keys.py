@@ -1,8 +1,8 @@
-"""Keys: the identity of a request, and where two requests differ.
+"""Keys identify requests, and show where two requests differ.
 
-A key is SHA-256 over the keyspec and the digests of the fields; a field that is a list or an object is
-digested element by element, so that two keys can tell *where* they differ and so that `KeyMemo` makes a
-conversation pay only for its new messages.
+A key is SHA-256 over the keyspec and the digests of the fields. A field that is a list or an object is
+digested element by element, so that two keys show *where* they differ, and so that with `KeyMemo` a
+conversation costs only its new messages.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ __all__ = ["Key", "KeyMemo", "compute_key", "differing_fields", "digest_members"
 
 _SPLIT: Final = frozenset((dict, str, list))
 MERKLE_ITEMS_MAX: Final = 4096
-"""A longer list is digested whole."""
+"""A longer list is digested as a whole."""
 MEMO_BYTES_MAX: Final = 8 * 1024 * 1024
 ELEMENT_BYTES: Final = 400
-"""What Python needs for an element that is remembered, besides its own bytes."""
+"""Memory that Python needs for a remembered element besides its own bytes."""
 PREFIXES_MAX: Final = 16
-"""Conversations of one field that are remembered whole; a sub-agent has one of its own."""
+"""Conversations of one field that are remembered as a whole; each sub-agent has its own."""
 
 PREFIX_ITEMS_MIN: Final = 4
-"""A shorter list is digested element by element, which costs less than to find it as a whole."""
+"""A shorter list is digested element by element, which costs less than finding it as a whole."""
 
 _LIST_HEADER: Final = 5
 """Bytes before a list's first element in marshal's format: type and length."""
@@ -40,7 +40,7 @@ _INT_MAX: Final = 2**63
 
 @dataclass(frozen=True)
 class Key:
-    """Identity of a request: `hex` is compared; `fields` says where two requests differ.
+    """Identity of a request: `hex` is compared; `fields` shows where two requests differ.
 
     `fields` maps `model`, `messages`, `messages[3]`, `arguments.amount` to hexadecimal SHA-256 digests.
     """
@@ -51,7 +51,7 @@ class Key:
 
 @dataclass(frozen=True)
 class _Leaf:
-    """Digest of one element's text with its opaque ids numbered locally, and those ids."""
+    """Digest of one element's text, in which opaque ids are numbered locally, and those ids."""
 
     digest: bytes
     ids: tuple[str, ...]
@@ -59,7 +59,7 @@ class _Leaf:
 
 @dataclass(frozen=True)
 class _Prefix:
-    """A list digested before: its bytes, and all that was known after its last element."""
+    """A list digested before: its bytes, and the state after its last element."""
 
     blob: bytes
     length: int
@@ -69,10 +69,10 @@ class _Prefix:
 
 
 class KeyMemo:
-    """What was digested before in this run: elements, and whole lists that may only have grown since.
+    """Digests made earlier in this run, of elements and of whole lists that may only have grown since.
 
-    Thread-safe; the oldest go beyond `bytes_max`. A conversation that grows is found as a whole, in the time
-    it takes to compare its bytes; one that was edited is found element by element.
+    Thread-safe; beyond `bytes_max` the oldest are dropped. A growing conversation is found as a whole, in the time
+    it takes to compare its bytes; an edited one is found element by element.
     """
 
     def __init__(self, bytes_max: int = MEMO_BYTES_MAX) -> None:
@@ -88,7 +88,7 @@ class KeyMemo:
         return len(self._leaves)
 
     def get(self, token: tuple[int, bytes]) -> _Leaf | None:
-        """The leaf of an equal element, if it is still here."""
+        """The leaf of an equal element, if it is still remembered."""
         leaf = self._leaves.get(token)
         if leaf is None:
             self.misses += 1
@@ -97,7 +97,7 @@ class KeyMemo:
         return leaf
 
     def put(self, token: tuple[int, bytes], leaf: _Leaf) -> None:
-        """Keep a leaf; forgets the oldest ones to stay within `bytes_max`."""
+        """Keep a leaf; forget the oldest ones to stay within `bytes_max`."""
         size = len(token[1]) + ELEMENT_BYTES
         if size > self._bytes_max // 4:
             return
@@ -112,7 +112,7 @@ class KeyMemo:
                 self._bytes -= len(oldest[1]) + ELEMENT_BYTES
 
     def find_prefix(self, slot: str, blob: bytes) -> _Prefix | None:
-        """The longest list known in this slot that the list in `blob` begins with."""
+        """The newest known list of this slot with which the list in `blob` begins."""
         for prefix in self._prefixes.get(slot, ()):
             # marshal's elements delimit themselves: equal bytes after the header are equal elements.
             if blob.startswith(prefix.blob[_LIST_HEADER:], _LIST_HEADER):
@@ -120,7 +120,7 @@ class KeyMemo:
         return None
 
     def put_prefix(self, slot: str, prefix: _Prefix, grown_from: _Prefix | None) -> None:
-        """Keep a list instead of the one that it grew from; few per slot."""
+        """Keep a list instead of the one from which it grew; at most `PREFIXES_MAX` per slot."""
         if len(prefix.blob) > self._bytes_max // PREFIXES_MAX:
             return
         with self._lock:
@@ -129,7 +129,7 @@ class KeyMemo:
 
 
 def compute_key(name: str, fields: Mapping[str, Any], memo: KeyMemo | None = None) -> Key:
-    """The key of a request; `fields` is what `keyspec.select` kept, redacted, JSON values only.
+    """The key of a request; `fields` are those that `keyspec.select` kept, redacted, JSON values only.
 
     Raises: Unserializable with the path (`$.messages[3].content`); ConfigError for an unknown keyspec.
     """
@@ -149,19 +149,19 @@ def compute_key(name: str, fields: Mapping[str, Any], memo: KeyMemo | None = Non
 
 
 def _canonical_digests(digests: dict[str, str]) -> bytes:
-    """`canonicalize` for digests by name, which are in its order already."""
+    """Like `canonicalize`, for digests by name that are already in its order."""
     return to_bytes(["{", ",".join([f'{encode_basestring(k)}:"{v}"' for k, v in digests.items()]), "}"])
 
 
 def differing_fields(recorded: Key, now: Key) -> list[str]:
-    """Names of the parts that differ, the innermost known: `messages[3]` rather than `messages`."""
+    """Names of the innermost known parts that differ: `messages[3]` rather than `messages`."""
     names = [n for n in {**recorded.fields, **now.fields} if recorded.fields.get(n) != now.fields.get(n)]
     parents = {re.split(r"[.\[]", n, maxsplit=1)[0] for n in names if "." in n or "[" in n}
     return [n for n in names if n not in parents]
 
 
 def digest_members(item: dict[str, Any]) -> dict[str, str]:
-    """Digests of one element's members, its opaque ids masked: where two elements differ, not whether they do."""
+    """Digests of one element's members, opaque ids masked: they show where two elements differ, not whether."""
     found: dict[str, str] = {}
     for name, written in sorted_names(item):
         out: list[str] = []
@@ -178,7 +178,7 @@ def _digest_field(
     numbers: dict[str, int],
     digests: dict[str, str],
 ) -> bytes:
-    """Digest of one field; records the digests of its elements in `digests` on the way."""
+    """Digest one field; also record the digests of its elements in `digests`."""
     is_renamed = name in spec.renamed
     if type(value) is list and _is_worth_splitting(value):
         return _digest_list(spec, name, value, memo, numbers, digests)
@@ -229,10 +229,10 @@ def _digest_list(
 
 
 def _marshal(value: Any) -> bytes | None:
-    """Bytes that are equal only for equal JSON values of equal types; None for what has none.
+    """Bytes that are equal only for equal JSON values of equal types; None if the value can't be marshalled.
 
-    Version 2 of the format has no back references. What it takes beyond JSON (bytes, sets) is refused when it is
-    digested first, so it is never remembered.
+    Version 2 of the format has no back references. Types that it accepts beyond JSON (bytes, sets) are refused when
+    first digested, so they are never remembered.
     """
     try:
         return marshal.dumps(value, 2)
@@ -241,7 +241,7 @@ def _marshal(value: Any) -> bytes | None:
 
 
 def _is_worth_splitting(items: list[Any]) -> bool:
-    """Lists of numbers (token ids, vectors) have no element that anybody would look for."""
+    """Whether to digest by element; nobody looks for one element of a list of numbers (token ids, vectors)."""
     if len(items) > MERKLE_ITEMS_MAX:
         return False
     return not _SPLIT.isdisjoint(map(type, items[:8]))
@@ -266,7 +266,7 @@ _scalars: dict[str, bytes] = {}
 
 
 def _digest_scalar(value: Any) -> bytes | None:
-    """What `_make_leaf` gives for a short text or a number, remembered; None for anything else."""
+    """The digest that `_make_leaf` makes for a short text or an integer, cached; None for anything else."""
     kind = type(value)
     if kind is int:
         return hashlib.sha256(b"value:%d" % value).digest() if -_INT_MAX < value < _INT_MAX else None

@@ -1,7 +1,7 @@
-"""Which request fields are in a key: one allow-list per kind, versioned.
+"""The request fields that make up a key: one allow-list per kind, versioned.
 
-A key is computed on an allow-list, so that a field that a provider or SDK adds tomorrow changes no key.
-What the list leaves out is reported by `select`, never silently lost. An allow-list is frozen once
+A key is computed from an allow-list, so that a field that a provider or SDK adds tomorrow changes no key.
+Fields that are not on the list are reported by `select`, never silently lost. An allow-list is frozen once
 released: a change of its meaning is a new row with the next number.
 """
 
@@ -27,7 +27,7 @@ class KeySpec:
 
     `renamed`: fields in which opaque ids are replaced by their order of first occurrence.
     `is_api`: the request of a JSON API, where null and absent mean the same.
-    `is_codec`: values come from `spanreplay.codec`, whose tagged dicts have no order in a key.
+    `is_codec`: values come from `spanreplay.codec`, whose tagged dicts are unordered in a key.
     """
 
     name: str
@@ -45,14 +45,14 @@ def _leaf(name: str, fields: str) -> KeySpec:
     return KeySpec(name, frozenset(fields.split()), is_codec=True)
 
 
-# What vLLM and SGLang take beside OpenAI's fields.
+# Fields that vLLM and SGLang accept in addition to OpenAI's.
 _ENGINE: Final = (
     "guided_decoding_backend guided_whitespace_pattern allowed_token_ids include_stop_str_in_output "
     "spaces_between_special_tokens return_tokens_as_token_ids return_token_ids vllm_xargs regex ebnf json_schema "
     "stop_regex no_stop_trim separate_reasoning stream_reasoning lora_path custom_logit_processor custom_params "
     "return_hidden_states input_ids"
 )
-# Left out everywhere, because they do not shape the answer: user, metadata, safety_identifier, request and
+# Left out everywhere, because they do not affect the answer: user, metadata, safety_identifier, request and
 # trace ids, service_tier, store, stream_options, prompt_cache_key, prompt_cache_retention, priority.
 _ROWS: Final = (
     _api(
@@ -213,9 +213,9 @@ KEYSPECS: Final[Mapping[str, KeySpec]] = {row.name: row for row in _ROWS}
 
 
 def keyspec(name: str) -> KeySpec:
-    """The allow-list of that name and version.
+    """The allow-list with this name and version.
 
-    Raises: ConfigError for a name that this version does not know.
+    Raises: ConfigError for a name that this version of spanreplay does not know.
     """
     found = KEYSPECS.get(name)
     if found is None:
@@ -227,7 +227,7 @@ def keyspec(name: str) -> KeySpec:
 
 
 def select(name: str, body: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Split a request into what its key is made of and the names of what the key ignores.
+    """Split a request into the fields of its key and the names of the fields that the key ignores.
 
     For `http/1`, `body` is the recorded request object (method, url, headers, body | body_text | body_b64).
     """
@@ -239,7 +239,7 @@ def select(name: str, body: Mapping[str, Any]) -> tuple[dict[str, Any], list[str
         kept = {field: value for field, value in kept.items() if value is not None}
     params = kept.get("params")
     if name == "mcp/1" and isinstance(params, dict) and "_meta" in params:
-        # Progress tokens are counters of the transport, they follow scheduling.
+        # Progress tokens are counters of the transport and depend on scheduling.
         kept["params"] = {key: value for key, value in params.items() if key != "_meta"}
     return kept, sorted([field for field in body if field not in spec.fields])
 
@@ -296,7 +296,7 @@ def _normal_url(url: str) -> dict[str, Any]:
 
 
 def _without_rpc_id(body: Any) -> Any:
-    """A JSON-RPC envelope's `id` only pairs request and answer on the wire."""
+    """Remove the `id` of a JSON-RPC envelope, which only pairs request and answer on the wire."""
     if isinstance(body, dict) and "jsonrpc" in body and "id" in body:
         return {key: value for key, value in body.items() if key != "id"}
     return body

@@ -1,4 +1,4 @@
-"""Lanes as people say them: `main/t:main#1/lg:4:tools:pull.tools` is `tools, step 4`; pure."""
+"""Readable names of lanes: `main/t:main#1/lg:4:tools:pull.tools` is `tools, step 4`; pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WORDS: Final = {
 
 
 def name_lane(path: str) -> str:
-    """The lane's last part in words; the whole path where its form is not known, '' for ''."""
+    """The lane's last part in words; the whole path if its form is unknown, '' for ''."""
     last = path.rpartition("/")[2]
     node = _GRAPH_NODE.match(last)
     if node is not None:
@@ -35,5 +35,5 @@ def name_lane(path: str) -> str:
 
 
 def name_call(number: int, lane: str) -> str:
-    """Which call of the run, and where: `call 2 in task fetch`."""
+    """A call's number in its run, and its lane: `call 2 in task fetch`."""
     return f"call {number} in {name_lane(lane)}"

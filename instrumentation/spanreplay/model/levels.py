@@ -1,7 +1,7 @@
-"""How much of a run is recorded: the levels, and which groups of patches each of them installs.
+"""Recording levels, and the groups of patches that each of them installs.
 
-Whoever installs patches, or keeps a book of a run, asks once, when it begins: `"timers" in level`. TABLE names every
-group; a seam that it does not name belongs to `calls`, the lowest level.
+Code that installs patches, or keeps a log of a run, asks once, when the run begins: `"timers" in level`. TABLE names
+every group; a seam that it does not name belongs to `calls`, the lowest level.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 __all__ = ["CALLS", "FULL", "LEVELS", "MEMBER", "TABLE", "Group", "Level", "level_of", "level_of_recording"]
 
 MEMBER: Final = "level"
-"""Member of a manifest that names the level of a recording, and of the environment where that is not `full`."""
+"""Member of a manifest that names the level of a recording; also of the environment if that is not `full`."""
 _CALLS, _FULL = "calls", "full"
 
 
 @dataclass(frozen=True)
 class Group:
-    """Patches that are installed together, a seam, or a book that a run keeps."""
+    """Patches that are installed together, a seam, or a log that a run keeps."""
 
     name: str
     level: str = _CALLS
     """The lowest level that has it."""
     leaves_open: str = ""
-    """What a recording without it does not hold."""
+    """The facts that a recording without this group lacks."""
 
 
 _THREADS: Final = "the order of threads (locks, queues, events, timeouts)"
@@ -62,27 +62,27 @@ TABLE: Final = (
 
 @dataclass(frozen=True)
 class Level:
-    """One level; contains the names of its groups."""
+    """One level; `name in level` tells whether it has a group."""
 
     name: str
     left_out: Mapping[str, str]
-    """Each group that it does not have → what that leaves open."""
+    """Each group that it does not have → the facts that are therefore not recorded."""
 
     def __contains__(self, group: object) -> bool:
         return group not in self.left_out
 
     def groups(self, seams: Iterable[str]) -> list[str]:
-        """The names of its groups, those of the seams that are given included."""
+        """The names of its groups, including those of `seams` that it has."""
         named = [group.name for group in TABLE]
         return [name for name in dict.fromkeys((*named, *seams)) if name in self]
 
     def describe_open(self) -> str:
-        """One sentence: what a replay of such a recording leaves open; empty for `full`."""
+        """One clause that names the facts that such a recording lacks and that may differ; empty for `full`."""
         listed = self._list_open()
         return listed and f"recorded at level {self.name}: {listed} were not recorded and may differ"
 
     def describe_hint(self) -> str:
-        """What to do about a difference that this may be the cause of; empty for `full`."""
+        """A hint for a difference that this level may have caused; empty for `full`."""
         return f"SPANREPLAY_LEVEL={_FULL} records {self._list_open()} too" if self.left_out else ""
 
     def _list_open(self) -> str:
@@ -90,7 +90,7 @@ class Level:
         return f"{', '.join(first)} and {last}" if first else last
 
     def for_environment(self) -> dict[str, Any]:
-        """What the root record says at the start, so that a run that never ends well is known too."""
+        """The root record's entry at the start, so that the level is known even if the run never ends properly."""
         return {} if self.name == _FULL else {MEMBER: self.name}
 
 
@@ -105,12 +105,12 @@ FULL: Final = LEVELS[_FULL]
 
 
 def level_of(settings: Mapping[str, str] = os.environ, *, is_server: bool = False) -> Level:
-    """The level at which these settings have a run recorded; where they say nothing, a server or worker has `calls`."""
+    """The level that these settings ask for; if they say nothing, `calls` for a server or worker, else `full`."""
     return LEVELS[config.read_setting("SPANREPLAY_LEVEL", settings) or (_CALLS if is_server else _FULL)]
 
 
 def level_of_recording(root: RootRecord) -> Level:
-    """The level of a recording; `full` where it does not say. Raises: ConfigError for a level of a later version."""
+    """The level of a recording; `full` if it names none. Raises: ConfigError for a level of a later version."""
     name = str(root.manifest.get(MEMBER) or root.env.get(MEMBER) or _FULL)
     if name not in LEVELS:
         raise ConfigError(f"the run was recorded at level {name!r}, which is unknown here", hint="upgrade spanreplay")

@@ -1,13 +1,13 @@
-"""Threads and locks that spanreplay has for itself: threads that are no lanes, locks that are free in a forked process.
+"""spanreplay's own threads and locks: threads that are not lanes, locks that are free after a fork.
 
-An agent may fork while another of its threads makes a call. In the new process that thread is not there: a lock of ours
-that it held would never be given back, and the first call there would wait for ever. So would an import: a module that
-a call of ours was importing has a lock too, and a fork waits until that import has ended.
+An agent may fork while another of its threads makes a call. The child process does not have that thread: a lock of
+ours that it held would never be released, and the first call in the child would hang. The same holds for a module that
+a call of ours was importing, because imports have locks too; so a fork waits until that import has ended.
 """
 
 from __future__ import annotations
 
-import _thread  # whose locks nobody patches
+import _thread  # nobody patches its locks
 import encodings
 import os
 import sys
@@ -29,7 +29,7 @@ class _Starting(threading.local):
 STARTING: Final = _Starting()
 """Whether the calling thread starts threads that take no lane number."""
 FORK_S_MAX: Final = 1.0
-"""Seconds that a fork waits for imports of ours in other threads."""
+"""Longest time, in seconds, that a fork waits for imports of ours in other threads."""
 _LOOK_S: Final = 0.001
 _IMPORTS: Final = ("<frozen importlib", encodings.search_function.__code__.co_filename)
 _locks: Final[WeakSet[Any]] = WeakSet()
@@ -37,7 +37,7 @@ _locks: Final[WeakSet[Any]] = WeakSet()
 
 @contextmanager
 def unnumbered_threads() -> Iterator[None]:
-    """A block whose new threads work for many: they are no lanes."""
+    """A block whose new threads are not lanes, because they work for several."""
     before, STARTING.is_unnumbered = STARTING.is_unnumbered, True
     try:
         yield
@@ -46,14 +46,14 @@ def unnumbered_threads() -> Iterator[None]:
 
 
 def make_lock() -> Any:
-    """A `threading.RLock`: finalizers and signal handlers may take it again in the thread that has it."""
+    """Make a `threading.RLock`: finalizers and signal handlers may acquire it again in the thread that holds it."""
     lock = _thread.RLock()
     _locks.add(lock)
     return lock
 
 
 def wait_until(is_so: Callable[[], bool], limit_s: float) -> bool:
-    """Wait until something that another thread does is so, about `limit_s` seconds at most; whether it is."""
+    """Wait for a condition that another thread brings about, at most about `limit_s` seconds; whether it holds."""
     pause = _thread.allocate_lock()
     pause.acquire()
     for _ in range(round(limit_s / _LOOK_S)):
@@ -64,7 +64,7 @@ def wait_until(is_so: Callable[[], bool], limit_s: float) -> bool:
 
 
 def _imports_for_us(frame: FrameType | None) -> bool:
-    """Whether a thread that is here imports a module, or looks a codec up, because a function of ours does."""
+    """Whether a thread at this frame is importing a module, or looking up a codec, for a function of ours."""
     inner = None
     while frame is not None:
         if inner is not None and inner.startswith(_IMPORTS) and frame.f_code.co_filename.startswith(PACKAGE):

@@ -1,8 +1,8 @@
-"""Whose code is whose: the agent's, a framework's, a library's, or nobody's.
+"""The owner of each code file: the agent, a framework, a library, or nobody.
 
-The agent is what is not installed, and the distribution that the process was started from. Every other distribution is
-a library, which works for the agent, unless a row here says that it is plumbing: what carries traffic, serves, measures
-or reports is nobody's agent. `SPANREPLAY_AGENT` and `SPANREPLAY_PLUMBING` go before all of this.
+The agent is all code that is not installed, and the distribution from which the process was started. Every other
+distribution is a library, which works for the agent, unless a row here says that it is plumbing: code that carries
+traffic, serves, measures or reports. `SPANREPLAY_AGENT` and `SPANREPLAY_PLUMBING` take precedence over all of this.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FRAMEWORK: Final = 4
 
 
 def compile_row(names: str) -> re.Pattern[str]:
-    """What matches one of these distributions whole; `*` stands for any letters."""
+    """Compile a pattern that fully matches one of these distributions; `*` stands for any characters."""
     return re.compile("|".join(re.escape(each).replace(r"\*", ".*") for each in names.split()))
 
 
@@ -35,15 +35,15 @@ FRAMEWORKS: Final = compile_row(
     semantic-kernel shortuuid smolagents stamina strands strands-* tenacity ulid ulid-py
     """
 )
-"""Distributions whose reads of the clock and of random sources are compared one by one, as the agent's own are."""
+"""Distributions whose reads of the clock and of random sources are compared one by one, like the agent's own."""
 PASSES: Final = compile_row(
     """
     attr attrs blockbuster dataset docx fpdf fpdf2 icalendar openpyxl pandas peewee pptx pydantic pydantic-core pypdf
     python-docx python-pptx reportlab sqlalchemy sqlite-utils wrapt xlsxwriter
     """
 )
-"""Distributions that only carry out what their caller wants: the caller is who asks. Some put the time, or something
-random, into the documents that they make."""
+"""Distributions that only carry out their caller's wishes, so that their reads are the caller's. Some put the time, or
+random values, into the documents that they make."""
 TELEMETRY: Final = compile_row(
     """
     agentops arize-phoenix arize-phoenix-* braintrust coverage ddtrace debugpy elastic-apm elasticapm langfuse langsmith
@@ -53,7 +53,7 @@ TELEMETRY: Final = compile_row(
 )
 """Distributions that report about the agent instead of working for it."""
 RUNNERS: Final = compile_row("pytest pytest-* coverage execnet pluggy tox nox hypothesis xdist")
-"""Distributions that run tests, and measure them."""
+"""Distributions that run and measure tests."""
 TRANSPORTS: Final = compile_row(
     """
     aiobotocore aiohttp anyio async-timeout asyncssh boto3 botocore certifi charset-normalizer chardet curl-cffi
@@ -70,8 +70,8 @@ MODEL_SDKS: Final = compile_row(
     protobuf replicate tiktoken together vertexai voyageai
     """
 )
-"""Distributions in which a request to a model is made: their boundary is the request. A program of one is an agent all
-the same: litellm's proxy."""
+"""Distributions that make requests to models: their boundary is the request. A program of such a distribution is still
+an agent: litellm's proxy."""
 SERVERS: Final = compile_row(
     """
     arq celery daphne dramatiq fastmcp granian gunicorn hypercorn ipykernel ipython jupyter jupyter-* jupyterhub
@@ -79,12 +79,12 @@ SERVERS: Final = compile_row(
     uvicorn voila waitress watchfiles watchdog werkzeug langgraph-api langgraph-cli
     """
 )
-"""Distributions that run somebody else's code, for each request, job or cell."""
+"""Distributions that run other people's code, for each request, job or cell."""
 LAUNCHERS: Final = compile_row("django fastapi fastapi-* flask litestar quart starlette")
-"""Web frameworks whose commands start an application under a server: what they do for a request is the request's, as
-any library's, and the program that was started is the application."""
+"""Web frameworks whose commands start an application under a server: their work for a request belongs to the request,
+like any library's, and the program that was started is the application."""
 PROMPTS: Final = compile_row("asttokens executing jedi parso prompt-toolkit pure-eval stack-data")
-"""Distributions that help who types code: they complete it, and show where it failed."""
+"""Distributions that help people who type code: they complete it, and show where it failed."""
 COMPUTE: Final = compile_row(
     """
     accelerate cffi cupy* cython dask faiss-* jax jaxlib joblib matplotlib numba numpy nvidia-* onnxruntime pip polars
@@ -92,12 +92,12 @@ COMPUTE: Final = compile_row(
     threadpoolctl tokenizers torch torch* tqdm transformers triton vllm wheel xgboost
     """
 )
-"""Distributions that compute, install, or draw a bar: when they look at the clock is a matter of the machine."""
+"""Distributions that compute, install, or draw a progress bar: the machine determines when they read the clock."""
 LOCKS: Final = compile_row("fasteners filelock portalocker")
-"""Distributions that have processes wait for each other, with files of their own."""
+"""Distributions that make processes wait for each other, with their own files."""
 LOGS: Final = compile_row("loguru structlog")
-"""Distributions that keep a log of what the agent does, as `logging` does: the time that they show is their caller's,
-their files and threads are their own."""
+"""Distributions that log the agent's actions, as `logging` does: the time that they show is their caller's, their
+files and threads are their own."""
 PLUMBING: Final = (TELEMETRY, RUNNERS, TRANSPORTS, MODEL_SDKS, SERVERS, PROMPTS, COMPUTE, LOCKS)
 BOOKKEEPING: Final = (
     "agno/api/",
@@ -109,9 +109,9 @@ BOOKKEEPING: Final = (
     "crewai_core/",
     "haystack/telemetry/",
 )
-"""Parts of FRAMEWORKS that keep accounts of their own, in files of the user's home; none of it gets into a prompt."""
+"""Parts of FRAMEWORKS that keep their own records, in files in the user's home; none of this reaches a prompt."""
 ASKED: Final = ("IPython/core/interactiveshell", "IPython/core/magic", "IPython/utils/")
-"""Parts of SERVERS that only carry out what a cell wants: magics, programs that it starts."""
+"""Parts of SERVERS that only carry out a cell's wishes: magics, programs that it starts."""
 
 
 class _Named:
@@ -130,7 +130,7 @@ class _Named:
         return any(self._is_at(path, filename) for path in self._paths)
 
     def _is_at(self, path: str, filename: str) -> bool:
-        """Whether a file is a module's of this name: in a folder of the path, or one of installed packages."""
+        """Whether a file belongs to the module with this path, in a folder of sys.path or of installed packages."""
         text = filename.replace(os.sep, "/")
         at = text.rfind(f"/{path}")
         if at < 0 or text[at + len(path) + 1 : at + len(path) + 2] not in ("/", "."):
@@ -140,7 +140,7 @@ class _Named:
 
 
 class Owners:
-    """What this process's settings, its start and the tables make of code files; found out once."""
+    """Classifies code files by this process's settings, its start and the tables; determined once."""
 
     def __init__(self) -> None:
         self._agent = _Named("SPANREPLAY_AGENT")
@@ -148,7 +148,7 @@ class Owners:
         started = installed.find_started()
         is_agent = find_row(started) not in (FOREIGN, PASS) and not is_among(started, (LAUNCHERS,))
         self.started = started if is_agent or is_among(started, (MODEL_SDKS,)) else ""
-        """The distribution that this process was started from, if that is an agent's."""
+        """The distribution from which this process was started, if that is an agent."""
 
     def classify(self, filename: str) -> int:
         """AGENT, FRAMEWORK, LIBRARY, PASS or FOREIGN for a code file that is neither Python's nor ours."""
@@ -168,7 +168,7 @@ class Owners:
 
 
 def find_row(distribution: str) -> int:
-    """What the tables make of a distribution: FRAMEWORK, PASS or FOREIGN, and LIBRARY where none names it."""
+    """Classify a distribution by the tables: FRAMEWORK, PASS or FOREIGN; LIBRARY if none names it."""
     if FRAMEWORKS.fullmatch(distribution):
         return FRAMEWORK
     if PASSES.fullmatch(distribution) or LOGS.fullmatch(distribution):
@@ -185,12 +185,12 @@ _owners: list[Owners] = []
 
 
 def owners() -> Owners:
-    """The owners of this process's code; found out at the first call."""
+    """The owners of this process's code; determined at the first call."""
     if not _owners:
         _owners.append(Owners())
     return _owners[0]
 
 
 def forget_owners() -> None:
-    """Find them out anew: the settings may be others now."""
+    """Determine the owners anew at the next call, because the settings may have changed."""
     _owners.clear()

@@ -1,7 +1,7 @@
-"""Files and directories that hold recordings: ours alone, or refused with one line.
+"""Files and directories that hold recordings: private to this user, or refused with one line.
 
-Somebody else who shares the machine, or who wrote the repository that an agent works in, may have put a link, a
-FIFO or a file of their own where ours are expected.
+Somebody who shares the machine, or who wrote the repository in which an agent works, may have put a link, a
+FIFO or a file of their own where we expect ours.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ _WRITABLE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def refuse_link(path: Path) -> None:
-    """Raise PermissionError if the path itself is a symbolic link; one that is missing passes."""
+    """Raise PermissionError if the path itself is a symbolic link; a missing path passes."""
     if path.is_symlink():
         raise PermissionError(errno.EPERM, f"it is a link to {os.readlink(path)!r}; name the directory itself")  # noqa: PTH115 -- text
 
 
 def make_private(path: Path) -> Path:
-    """A directory that only this user can enter, made or closed to others now; missing parents likewise.
+    """Make a directory that only this user can enter, or close an existing one to others; missing parents likewise.
 
-    Raises: PermissionError for a link, or where the mode can't be changed; other OSErrors.
+    Raises: PermissionError for a link, or if the mode can't be changed; other OSErrors.
     """
     if not path.parent.exists():
         make_private(path.parent)
@@ -35,7 +35,7 @@ def make_private(path: Path) -> Path:
         path.mkdir(mode=0o700)
     except FileExistsError:
         refuse_link(path)
-    # By a descriptor: what is looked at is what is changed.
+    # By descriptor: the directory that is checked is the one that is changed.
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         mode = os.fstat(descriptor).st_mode
@@ -59,10 +59,10 @@ def is_plain_file(path: Path) -> bool:
 
 
 def open_trusted(path: Path, *, is_named: bool) -> IO[bytes]:
-    """A file that nobody else can have changed, for reading.
+    """Open a file that nobody else can have changed, for reading.
 
-    One that the user named may be a link and root's, as files that a cluster mounts are.
-    Raises: PermissionError for a file of another user, one that others may write, a link or no file; OSError.
+    A file that the user named may be a link and may belong to root, like files that a cluster mounts.
+    Raises: PermissionError for another user's file, one that others may write, a link or a non-regular file; OSError.
     """
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if is_named else os.O_NOFOLLOW)
     try:

@@ -1,4 +1,4 @@
-"""What a server states of how it computed an answer, and what a live answer is worth; pure."""
+"""Read a server's statements about how it computed an answer; the note on the worth of live answers. Pure."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from typing import Any, Final
 __all__ = ["LIVE_NOTE", "STATED", "list_changed", "read_determinism", "split_line"]
 
 LIVE_NOTE: Final = "fresh generation, not evidence: live answers don't show what happened in the recorded run"
-"""Stands in every report of a replay in which a call was live."""
+"""Part of every report of a replay in which a call was live."""
 
 STATED: Final = (
     ("response_model", "model"),
     ("fingerprint", "system_fingerprint"),
     ("determinism", "x-spanreplay-determinism"),
 )
-"""Member of a call's meta → the name by which servers state it."""
+"""Member of a call's meta, and the name under which servers state it."""
 _VERSION: Final = re.compile(r"(?P<engine>.+?)[-/ ]v?(?P<version>\d[^/ ]*)$")
 _NO: Final = frozenset({"0", "false", "no", "off"})
 
 
 def split_line(line: str) -> dict[str, str]:
-    """The parts of a determinism line, `name=value; …`; what has no name is left out."""
+    """The parts of a determinism line, `name=value; …`; parts without a name are left out."""
     pairs = (part.strip().partition("=") for part in line.split(";"))
     return {name: value for name, is_pair, value in pairs if is_pair and name}
 
 
 def read_determinism(line: str) -> dict[str, str | bool]:
-    """Engine, its version, dtype and whether sums are batch-invariant, as far as a line states them.
+    """Engine, its version, dtype and whether sums are batch-invariant, as far as the line states them.
 
-    A line with a plan states that sums follow it, whatever the batch, unless it says `batch_invariant` itself.
+    A line with a plan implies that sums follow it, whatever the batch, unless it states `batch_invariant` itself.
     """
     parts = split_line(line)
     found: dict[str, str | bool] = {}
@@ -49,7 +49,7 @@ def read_determinism(line: str) -> dict[str, str | bool]:
 
 
 def list_changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """Which of the three a server states otherwise now; members of a call's meta.
+    """Which of the three statements the server has changed; members of a call's meta.
 
     A model or a fingerprint that is not stated says nothing. An engine that stated how it computes, and now states
     another way or none, is another serving stack.

@@ -1,3 +1,3 @@
-"""The version, stated once more for code that must not import package metadata."""
+"""The version, repeated here for code that must not import package metadata."""
 
 VERSION = "0.1.0"

@@ -225,7 +225,7 @@ def _is_inside_blob(text: bytes, start: int, at: int) -> bool:
 def _is_in_blob(text: bytes, hit: Hit) -> bool:
     """Whether a hit is part of long base64, where the letters of a key occur by chance.
 
-    A character that base64 lacks (`-`, `_`, `.`) makes a hit a key. A path never has 512 characters without one, nor a `+`.
+    A character that base64 lacks (`-`, `_`, `.`) makes a hit a key. A path has one within 512 characters, and no `+`.
     """
     if _OTHER_THAN_BASE64.search(text, hit.start, hit.end) is not None:
         return False
