@@ -81,8 +81,8 @@ def test_p4_an_incomplete_earlier_unit_does_not_make_the_judged_one_incomplete()
 
 def test_p4_handovers_of_threads_follow_one_another() -> None:
     """The order of the earlier unit at a place precedes that of the judged one."""
-    first = unit(0, call(7), lock_order={"lanes": ["unit/x:a#1", "unit"], "places": {"stdout": [0, 2, 1, 1]}})
-    judged = unit(1, call(8), lock_order={"lanes": ["unit"], "places": {"stdout": [0, 3], "lock": [0, 1]}})
+    first = unit(0, call(7), handovers={"lanes": ["unit/x:a#1", "unit"], "places": {"stdout": [0, 2, 1, 1]}})
+    judged = unit(1, call(8), handovers={"lanes": ["unit"], "places": {"stdout": [0, 3], "lock": [0, 1]}})
     assert warm(judged, first).recording.root.manifest["handovers"] == {
         "lanes": ["earlier#1/x:a#1", "earlier#1", "unit"],
         "places": {"stdout": [0, 2, 1, 1, 2, 3], "lock": [2, 1]},
