@@ -195,7 +195,7 @@ def test_r9_secrets_in_use_without_the_key_are_the_cause(recorded: tuple[Workpla
     leading: list[dict[str, Any]] = [d for d in done.verdict["divergences"] if not d["downstream"]]
     assert leading[0]["causes"][0]["kind"] == "redaction"
     evidence = " ".join(cause["evidence"] for cause in leading[0]["causes"])
-    assert re.search(r"body\.access_token.* in call 1 \(http:GET", evidence)
+    assert re.search(r"value\.stdout\.text.* in call [0-9]+ \(tool:subprocess", evidence)
     assert "SPANREPLAY_REDACT_KEY" in leading[0]["hint"]
     assert "unknown:" not in done.stderr
     assert not [secret for secret in SECRETS if secret in f"{done.stderr}{done.verdict}"]

@@ -17,7 +17,7 @@ from spanreplay.runtime.patches import Patches
 
 _PARTS: Final = (
     *("codec/", "dialects/", "model/", "recording/", "redact/", "replayer/sandbox/", "runtime/caller/"),
-    "seams/machine/files/written.py",
+    *("runtime/process/real_paths.py", "seams/machine/files/written.py"),
 )
 _OWN: Final = tuple(f"{PACKAGE}{part.replace('/', os.sep)}" for part in _PARTS)
 """Code that never calls the agent's, so that everything below it is our own work; `guarded` is among it."""
