@@ -7,9 +7,10 @@ different addresses matches the recorded one; outputs and files are compared wit
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from spanreplay.replayer.recorded_words import change_texts
 
 if TYPE_CHECKING:
     from spanreplay.runtime.calls.spec import Spec
@@ -46,16 +47,9 @@ def with_recorded_addresses(spec: Spec, recorded: str) -> Spec:
     if request == recorded or not is_same_text(recorded, request):
         return spec
     pairs = dict(zip(_ADDRESS.findall(request), _ADDRESS.findall(recorded), strict=True))
+
+    def change(text: str) -> str:
+        return _ADDRESS.sub(lambda match: pairs.get(match.group(), match.group()), text) if _MARK in text else text
+
     fields = spec.key_fields
-    return replace(spec, request=recorded, key_fields=None if fields is None else _renamed(fields, pairs))
-
-
-def _renamed(value: Any, pairs: Mapping[str, str]) -> Any:
-    """Replace the addresses in all texts of a JSON value; lists and objects are copied."""
-    if isinstance(value, str):
-        return _ADDRESS.sub(lambda m: pairs.get(m.group(), m.group()), value) if _MARK in value else value
-    if isinstance(value, Mapping):
-        return {_renamed(str(name), pairs): _renamed(each, pairs) for name, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_renamed(each, pairs) for each in value]
-    return value
+    return replace(spec, request=recorded, key_fields=None if fields is None else change_texts(fields, change))

@@ -9,13 +9,13 @@ compared.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from spanreplay.model import attributes as names
 from spanreplay.model.own_threads import make_lock
 from spanreplay.redact.sealed_values import TOKEN_TEXT
+from spanreplay.replayer.recorded_words import change_files, change_texts
 
 if TYPE_CHECKING:
     from spanreplay.model.call import Recording
@@ -58,7 +58,9 @@ class ForeignTokens:
         ):
             return spec
         fields = spec.key_fields
-        return replace(spec, request=recorded, key_fields=None if fields is None else self._rename(fields))
+        return replace(
+            spec, request=recorded, key_fields=None if fields is None else change_texts(fields, self._rename_text)
+        )
 
     def text(self, then: str, now: str) -> str:
         """Return `then` if `now` differs from it only in tokens that match; otherwise `now` with the known matches."""
@@ -75,17 +77,7 @@ class ForeignTokens:
 
     def files(self, then: Any, now: Any) -> Any:
         """Return written files with the recorded tokens; if the resulting text is the recorded one, so is its hash."""
-        if not isinstance(then, Mapping) or not isinstance(now, Mapping):
-            return now
-        found: dict[str, Any] = {}
-        for path, file in now.items():
-            recorded = then.get(path)
-            found[path] = file
-            if isinstance(recorded, Mapping) and "text" in recorded and "text" in file:
-                text = self.text(str(recorded["text"]), str(file["text"]))
-                digest = recorded.get("sha256") if text == recorded["text"] else file.get("sha256")
-                found[path] = {**file, "text": text, "sha256": digest}
-        return found
+        return change_files(then, now, str, self.text)
 
     def _match(self, theirs: list[str], ours: list[str]) -> dict[str, str] | None:
         """Match tokens one to one, without contradicting earlier matches; None if that is impossible."""
@@ -108,15 +100,6 @@ class ForeignTokens:
             texts = (text for call in self._recording.calls for text in (call.request, call.response) if _MARK in text)
             self._recorded = frozenset(token for text in texts for token in TOKEN_TEXT.findall(text))
         return self._recorded
-
-    def _rename(self, value: Any) -> Any:
-        if isinstance(value, str):
-            return self._rename_text(value)
-        if isinstance(value, Mapping):
-            return {self._rename_text(str(name)): self._rename(each) for name, each in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [self._rename(each) for each in value]
-        return value
 
     def _rename_text(self, text: str) -> str:
         return TOKEN_TEXT.sub(lambda m: self._then.get(m.group(), m.group()), text) if _MARK in text else text

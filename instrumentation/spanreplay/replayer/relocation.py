@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from spanreplay.replayer.recorded_words import change_files, change_texts
+
 if TYPE_CHECKING:
     from spanreplay.runtime.calls.spec import Spec
 
@@ -56,26 +58,11 @@ class Relocation:
 
     def value(self, value: Any) -> Any:
         """Replace those names in all texts of a JSON value; a list or object is copied."""
-        if isinstance(value, str):
-            return self._text(value)
-        if isinstance(value, Mapping):
-            return {self._text(str(name)): self.value(each) for name, each in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [self.value(each) for each in value]
-        return value
+        return change_texts(value, self._text)
 
     def files(self, then: Any, now: Any) -> Any:
         """Replace those names in written files; if the resulting text equals the recorded one, so does its digest."""
-        if not self.moved or not isinstance(then, Mapping) or not isinstance(now, Mapping):
-            return now
-        found: dict[str, Any] = {}
-        for path, file in now.items():
-            name, text = self._text(path), self._text(str(file.get("text", "")))
-            found[name] = {**file, **({"text": text} if "text" in file else {})}
-            recorded = then.get(name)
-            if "text" in file and isinstance(recorded, Mapping) and recorded.get("text") == text:
-                found[name]["sha256"] = recorded.get("sha256")
-        return found
+        return change_files(then, now, self._text, lambda _, text: self._text(text)) if self.moved else now
 
     def spec(self, spec: Spec) -> Spec:
         """Replace those names in a call's description; return the same object if it contains none."""
