@@ -62,6 +62,34 @@ def test_u4_readme_comes_to_the_point() -> None:
     assert head.count("![") == 1
 
 
+def test_w8_documentation_has_four_parts_and_every_page_in_one() -> None:
+    """The index has a part to learn, to do, to look up and to understand, and leads to every page for users."""
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    parts = re.findall(r"^\*\*([\w ]+)\*\*", index, re.MULTILINE)
+    assert parts == ["Learn", "Do", "Look up", "Understand"]
+    linked = {(ROOT / "docs" / target).resolve() for target in _LINK.findall(index)}
+    pages = {page for page in (ROOT / "docs").glob("*.md") if page.name != "README.md"}
+    assert pages - linked == set()
+
+
+def test_w8_concepts_and_glossary_are_one_page() -> None:
+    """Each word that the verdict and the commands use is explained on one page."""
+    page = (ROOT / "docs" / "concepts.md").read_text(encoding="utf-8")
+    words = set(re.findall(r"^\| (\w[\w -]*) \|", page, re.MULTILINE))
+    assert {"run", "unit", "boundary", "call", "lane", "key", "recording", "manifest", "plan", "verdict"} <= words
+    assert {"replay", "divergence", "level", "effect", "hole", "token", "spool"} <= words
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if "decisions" not in p.parts], ids=lambda p: p.name)
+def test_w8_requirements_are_out_of_a_users_way(page: Path) -> None:
+    """Only pages for those who work on the project lead to the requirements and their proofs."""
+    if page.name in ("CONTRIBUTING.md", "CHANGELOG.md") or page == ROOT / "docs" / "README.md":
+        return
+    assert not [
+        t for t in _LINK.findall(page.read_text(encoding="utf-8")) if t.endswith(("REQUIREMENTS.md", "STATUS.md"))
+    ]
+
+
 def test_docs_reference_is_current() -> None:
     """The generated pages match the code."""
     done = subprocess.run(

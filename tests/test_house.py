@@ -150,14 +150,19 @@ def test_replay_has_no_lock_that_a_forked_process_finds_held() -> None:
                 assert name not in ("threading.Lock", "threading.RLock", "threading.Condition"), (path, node.lineno)
 
 
-def test_order_of_a_run_never_asks_whether_it_is_replayed() -> None:
-    """Recording and replaying are two objects behind `RunOrder`: nothing in `runtime/order` asks for a session."""
-    folder = SOURCES["spanreplay"] / "spanreplay" / "runtime" / "order"
+RUNS = ("run", "_run", "process", "replayed", "current")
+"""The names that runs have in our code."""
+
+
+@pytest.mark.parametrize("floor", ["recording", "runtime", "seams", "report", "units"])
+def test_house_nobody_asks_a_run_whether_it_is_replayed(floor: str) -> None:
+    """Recording and replaying are objects (`run.order`, `run.resolver`): only a run's constructor knows the session."""
     asking = [
-        f"{path.name}:{node.lineno}"
-        for path in sorted(folder.glob("*.py"))
+        f"{path}:{node.lineno}"
+        for path in sorted((SOURCES["spanreplay"] / "spanreplay" / floor).rglob("*.py"))
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Attribute) and node.attr == "session"
+        if isinstance(node, ast.Attribute) and node.attr == "session" and isinstance(node.ctx, ast.Load)
+        if ast.unparse(node.value).rpartition(".")[2] in RUNS
     ]
     assert asking == []
 

@@ -2,9 +2,8 @@
 
 Run: python tools/corpora_agents.py [NAME ...]    after tools/corpora.sh has made their environments
 
-The provider is one on loopback and is stopped before the replay; the replay's process has no key, and a placeholder
-only where the agent asks for one. One line an agent: identical, with its side effects untouched, or what else. The exit
-status is 1 if any is not identical.
+The provider is one on loopback and is stopped before the replay; the replay's process has no key. One line an agent:
+identical, with its side effects untouched, or what else. The exit status is 1 if any is not identical.
 """
 
 from __future__ import annotations
@@ -47,7 +46,6 @@ QUIET: Final = {
 """Frameworks that report to their makers, or fetch a list of prices, when they start."""
 KEYS: Final = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GOOGLE_API_KEY", "GEMINI_API_KEY")
 MESSAGE_CHARS: Final = 300
-PLACEHOLDER: Final = "identical, with a placeholder where the agent asks for a key"
 
 
 def find_python(name: str) -> Path:
@@ -63,7 +61,7 @@ def read_version(python: Path, name: str) -> str:
 
 
 def try_agent(name: str, folder: Path) -> str:
-    """'identical', how if not without a key, or what is not as it was recorded."""
+    """'identical', or what is not as it was recorded."""
     for file in ("shop.py", FRAMEWORKS[name]):
         shutil.copy(AGENTS / file, folder)
     script = folder / FRAMEWORKS[name]
@@ -74,20 +72,14 @@ def try_agent(name: str, folder: Path) -> str:
     finally:
         provider.stop()
     effects = {file: (folder / file).read_bytes() for file in ("orders.db", "ledger.txt")}
-    environ = {key: value for key, value in there.environ.items() if key not in KEYS}
-    there.environ = environ
+    there.environ = {key: value for key, value in there.environ.items() if key not in KEYS}
     replayed = there.replay(script)
-    said = "identical"
-    is_refused = replayed.verdict.get("verdict") != "identical" and "OPENAI_API_KEY" in replayed.stderr
-    if is_refused:  # the agent or its framework asks for one before the first call
-        there.environ = {**environ, "OPENAI_API_KEY": "placeholder"}
-        replayed, said = there.replay(script), PLACEHOLDER
     if replayed.verdict.get("verdict") != "identical":
         return f"{replayed.verdict.get('verdict', 'no verdict')}: {replayed.stderr.strip()[-MESSAGE_CHARS:]}"
     if replayed.stdout != recorded.stdout:
         return "identical, and other output"
     changed = [file for file, content in effects.items() if (folder / file).read_bytes() != content]
-    return f"identical, and {' and '.join(changed)} changed" if changed else said
+    return f"identical, and {' and '.join(changed)} changed" if changed else "identical"
 
 
 def main() -> int:
@@ -103,7 +95,7 @@ def main() -> int:
                 result = try_agent(name, Path(folder).resolve()) if python.exists() else "could not be installed"
             except (AssertionError, OSError, subprocess.TimeoutExpired) as exc:
                 result = f"could not be recorded: {str(exc).strip()[-MESSAGE_CHARS:]}"
-        failed += result not in ("identical", PLACEHOLDER)
+        failed += result != "identical"
         sys.stdout.write(f"{name} {read_version(python, name)}: {result}\n")
         sys.stdout.flush()
     return 1 if failed else 0

@@ -7,8 +7,7 @@ Files that the block writes in a replay are visible in the block, and through `r
 unchanged. The test runner, and threads started before the block that do nothing for it, are not affected.
 
 Standard output and exit status belong to a process, not a block: they are neither recorded nor compared. Calls through
-names imported before the block (`from time import time`) are not recorded. If time-machine is imported (it is a pytest
-plugin if installed), the clock runs live in both record and replay.
+names imported before the block (`from time import time`) are not recorded.
 """
 
 from __future__ import annotations
@@ -124,7 +123,7 @@ class _Block:
 
             self._world = world.install(self._session, run, Patches(), self.surroundings, is_outside)
             run.overlay = self._world.files
-        self._seams = InstalledSeams(_seam_failed, run.level)
+        self._seams = InstalledSeams(_seam_failed, run.level, is_replay=run.session is not None)
         self._seams.register()
         if self._session is not None:
             from spanreplay.replayer.sandbox import netguard
@@ -251,7 +250,7 @@ class ReplayBlock(_Block):
         try:
             recording = self._load()
             self._check(recording)
-            if recording.root.env.get(_CLOCK) == _LIVE or not _is_clock_free():
+            if recording.root.env.get(_CLOCK) == _LIVE:  # recorded beside time-machine, by an older version
                 self.plan = self.plan.live("clock:*")
             self._session = session = Session(recording, self.plan, find_folders(list(sys.argv)))
             app = session.recording.root.app
@@ -370,7 +369,7 @@ def _seam_failed(seam: Seam, exc: Exception) -> None:
     from spanreplay.seams.installed import name_library
 
     block = _current
-    if block is None or block._run is None or (seam.name == "clock" and not _is_clock_free()):
+    if block is None or block._run is None:
         return
     if block._session is not None:  # an unpatched library would run live
         raise block._session.broken(f"the replay can't cover {seam.name}: {type(exc).__name__}: {exc}") from exc
@@ -403,11 +402,6 @@ def _forked_child() -> None:
         set_process_run(None)
 
 
-def _is_clock_free() -> bool:
-    """Whether time-machine is absent: if both patch the clock's C functions, the interpreter crashes."""
-    return "time_machine" not in sys.modules and "_time_machine" not in sys.modules
-
-
 # ── parts ───────────────────────────────────────────────────────────────────────────────────────────
 def _resource(attributes: Mapping[str, str]) -> Any:
     from opentelemetry.sdk.resources import Resource
@@ -437,7 +431,7 @@ def _build_run(
         session=session,
         user_id=config.read_setting("SPANREPLAY_USER_ID"),
         session_id=config.read_setting("SPANREPLAY_SESSION_ID"),
-        environment=environment if _is_clock_free() else {**environment, _CLOCK: _LIVE},
+        environment=environment,
         level=level_of() if session is None else level_of_recording(session.recording.root),
     )
 

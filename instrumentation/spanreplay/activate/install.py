@@ -249,6 +249,7 @@ class Installation:
         from spanreplay.units._table import UNITS
 
         is_replay = self.session is not None
+        on_failure = self._seam_failed if is_replay else self._seam_missed
         groups = self.groups = self.groups or PatchGroups(self.run, is_replay=is_replay, level=self.level)
         lanes_of_work.install(self.patches, root_lane_of_active_run, carried, groups)
         groups.install("timers", self.patches, timers.install)
@@ -259,9 +260,9 @@ class Installation:
             self.world = world.install(self.session, self.run, self.patches)
             self.run.overlay = self.world.files
             self._denied = native_writes.watch(self.session, self.run, self.patches)
-        self.seams = InstalledSeams(self._seam_failed if is_replay else self._seam_missed, self.level)
+        self.seams = InstalledSeams(on_failure, self.level, is_replay=is_replay)
         self.seams.register()
-        self.units = InstalledSeams(self._seam_missed if self.session is None else self._seam_failed, table=UNITS)
+        self.units = InstalledSeams(on_failure, table=UNITS)
         self.units.register()
         groups.install("the exit status", self.patches, self._watch_exit)
         if self.session is None:

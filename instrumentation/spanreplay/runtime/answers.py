@@ -265,6 +265,10 @@ class Resolver(Protocol):
     """Whether a plan may change requests on their way, so that calls must be callable with other arguments."""
     swallows_telemetry: bool
     """Whether the telemetry of other tools is discarded."""
+    connects: bool
+    """Whether the agent's connections are real, except where a plan says otherwise."""
+    keeps: bool
+    """Whether what a later replay needs is kept."""
 
     @property
     def variables(self) -> RecordedEnvironment:
@@ -277,6 +281,27 @@ class Resolver(Protocol):
     @property
     def environment(self) -> Mapping[str, Any]:
         """The environment of the recording: this one, or the one that is replayed."""
+
+    def has(self, name: str) -> bool:
+        """Whether this recording has what not every recording has; `name` is that of its environment's member."""
+
+    def declare(self, name: str, value: Any = True) -> None:
+        """State in the environment of a new recording what it has."""
+
+    def on_stop(self, callback: Callable[[], None]) -> None:
+        """Call this when a replay ends."""
+
+    def insist(self) -> None:
+        """The agent does something new. Raises: ReplayMiss after the end of a replay."""
+
+    def join(self, shared: ProcessGroup) -> None:
+        """Start afresh in a process that was just started."""
+
+    def to_part(self) -> dict[str, Any]:
+        """What the first process needs to know of this one, besides its calls; JSON values."""
+
+    def add_parts(self, parts: Mapping[int, Mapping[str, Any]]) -> bool:
+        """Add what other processes found; return whether that is all that counts of them."""
 
     def admits_call(self) -> bool:
         """Whether one more call may be part of the run; if not, it is made but not recorded."""

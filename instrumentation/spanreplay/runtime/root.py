@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
 
     from spanreplay.redact import RunRedactor
-    from spanreplay.runtime.answers import Answers
+    from spanreplay.runtime.answers import Resolver
 
 _log: Final = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class Described(Protocol):
     span_context: SpanContext
     environment: Mapping[str, Any]
     redactor: RunRedactor
-    session: Answers | None
+    resolver: Resolver
     who: Who
 
 
@@ -43,7 +43,7 @@ def build_root_attributes(
     """The attributes of a run's root span, redacted; a manifest makes it the final one."""
     redactor = run.redactor
     environment = {**redactor.value(dict(run.environment)), names.REDACTION_KEY: redactor.fingerprint}
-    if run.session is None:
+    if run.resolver.keeps:
         environment.update(guard.guarded("the secret of hashes", hash_secret.describe, redactor) or {})
     attributes: dict[str, Any] = {
         names.SCHEMA: names.SCHEMA_VERSION,
@@ -57,8 +57,8 @@ def build_root_attributes(
     }
     if manifest:
         attributes[names.MANIFEST] = dump(manifest)
-    if is_replay and run.session is not None:
-        attributes[names.REPLAY_OF] = run.session.recording.run_id
+    if is_replay:
+        attributes[names.REPLAY_OF] = run.resolver.answers.recording.run_id
     if run.who.user:
         attributes[names.USER_ID] = redactor.text(run.who.user)
     if run.who.session:

@@ -117,8 +117,8 @@ class Run:
         self.digester = _new_digester(redactor)
         self._signing_key = config.read_setting("SPANREPLAY_SIGNING_KEY")
         self._lock = make_lock()
-        self._continuation = None if session is None else session.continuation
-        self._seq = 0 if self._continuation is None else self._continuation.last_clock
+        self.continuation = None if session is None else session.continuation
+        self._seq = 0 if self.continuation is None else self.continuation.last_clock
         self._reset()
         self.on_join: list[Callable[[], None]] = []
         """To be repeated in a process that joins the run."""
@@ -160,7 +160,7 @@ class Run:
     @property
     def is_continued(self) -> bool:
         """Whether this run continues a recorded one, whose calls become its own."""
-        return self._continuation is not None
+        return self.continuation is not None
 
     def renumber(self, crossing: OpenCall, seq: int) -> None:
         """Give a call the number that it has in the run that this one continues."""
@@ -188,8 +188,7 @@ class Run:
         with self._lock:
             if self.process_group is None:
                 self.process_group = ProcessGroup.make(self._seq)
-                if self.session is not None:
-                    self.session.gate.share(self.process_group)
+                self.order.share(self.process_group)
             return self.process_group
 
     def join(self, join_token: JoinToken) -> None:
@@ -208,10 +207,7 @@ class Run:
         )
         self.output = None
         self._reset()
-        if self.session is not None:
-            self.session.parts.join(self.process_group, is_worker=join_token.is_worker)
-        else:
-            self.loops = make_book(self)
+        self.resolver.join(self.process_group)
         for attach in tuple(self.on_join):
             attach()
 
@@ -229,9 +225,8 @@ class Run:
             "leaves": self.leaves.take(),
             "tickets": [asdict(join_token) for join_token in self.process_group.join_tokens],
             "at_work": self.process_group.at_work,
+            **self.resolver.to_part(),
         }
-        if self.session is not None:
-            part["session"] = self.session.parts.to_part()
         self.process_group.write_part(part)
         self.process_group.state_working(0)
 
@@ -240,9 +235,7 @@ class Run:
         if self.process_group is None or self.is_member or self._parts is not None:
             return
         self._parts = self.process_group.read_parts()
-        if self.session is not None:
-            for number in sorted(self._parts):
-                self.session.parts.add_part(self._parts[number]["session"])
+        if self.resolver.add_parts(self._parts):
             return
         lost = count_lost(self.process_group.join_tokens, self._parts)
         if lost:
@@ -311,7 +304,7 @@ class Run:
     def _first_open(self) -> int:
         """A number below which every call has ended; -1 if calls with lower numbers may still come in."""
         with self._lock:
-            is_alone = self.process_group is None and self._continuation is None
+            is_alone = self.process_group is None and self.continuation is None
             return min(list(self._open), default=self._seq + 1) if is_alone else -1
 
     def closed(self, crossing: OpenCall, outcome: Outcome) -> None:
@@ -344,7 +337,7 @@ class Run:
                 guard.guarded("the end of a process", self.write_part)
             return
         guard.guarded("the parts of other processes", self.gather)
-        if self._is_started or self.session is not None or not (self.tally is None or self.tally.is_empty):
+        if self._is_started or not self.resolver.keeps or not (self.tally is None or self.tally.is_empty):
             guard.guarded("root record", self._emit_root, outcome, self._manifest(exit_status))
         if self.process_group is not None:
             self.process_group.close()
@@ -371,7 +364,7 @@ class Run:
     @property
     def _has_gone_on(self) -> bool:
         """Whether the run has gone past the end of the recording that it continues."""
-        return self._continuation is None or self._continuation.has_gone_on
+        return self.continuation is None or self.continuation.has_gone_on
 
     def close_open_calls(self) -> None:
         """End the record of every call in flight; a partly read stream ends where it was left."""
@@ -433,8 +426,8 @@ class Run:
             manifest["ended_by"] = self.ended_by
         if self.suspended:
             manifest["suspended"] = self.suspended
-        if self._continuation is not None:
-            manifest = self._continuation.extend(manifest)
+        if self.continuation is not None:
+            manifest = self.continuation.extend(manifest)
         if self.output is not None:
             manifest.update(self.output.describe(self.redactor))
         return manifest
@@ -445,7 +438,7 @@ class Run:
         return describe_code()
 
     def _emit_root(self, outcome: Outcome, manifest: Mapping[str, Any]) -> None:
-        is_replay = self.session is not None and not (self.is_continued and self._has_gone_on)
+        is_replay = not self.resolver.keeps and not (self.is_continued and self._has_gone_on)
         attributes = build_root_attributes(self, outcome, manifest, is_replay=is_replay)
         end_ns = ids.now_ns() if manifest else self.start_ns
         if manifest and self._signing_key and not is_replay:

@@ -19,12 +19,8 @@ if TYPE_CHECKING:
     from spanreplay.runtime.processes import ProcessGroup
     from spanreplay.runtime.run import Run
 
-WAIT_S_MAX: Final = 2.0
-"""How long a process waits in vain for such reports, in total: killing must not take long."""
 STARVED_S_MAX: Final = 20.0
 """How much longer it waits while the reporting process gets no CPU."""
-REPLAY_WAIT_S_MAX: Final = 60.0
-"""The same limit in a replay, whose verdict would lack such a worker's calls."""
 _LOOK_S: Final = 0.002
 _PARKED_LOOK_S: Final = 0.05
 _ATTEMPTS_MAX: Final = 100
@@ -51,8 +47,8 @@ def finish(run: Run) -> None:
 
 
 def _state(run: Run) -> None:
-    """Report the work done so far. In a replay the run continues: a call made now must not go live."""
-    if run.session is None:
+    """Report the work done so far."""
+    if not run.order.keeps_reported:
         run.lock_order.workers.ended(run.root_lane.path)
         finish(run)
         return
@@ -127,8 +123,11 @@ def answer(run: Run, shared: ProcessGroup) -> None:
     _thread.start_new_thread(wait, ())  # not a `threading.Thread`, so the agent's count of threads does not change
 
 
-def ask(shared: ProcessGroup, number: int, process: Any, wait_s_max: float = WAIT_S_MAX) -> None:
-    """Ask a process of the run to report its work, and wait until it does, it ends or time runs out."""
+def ask(shared: ProcessGroup, number: int, process: Any, wait_s_max: float) -> None:
+    """Ask a process of the run to report its work, and wait until it does, it ends or time runs out.
+
+    `wait_s_max`: how many seconds this process waits in vain for such reports, in total.
+    """
     pause = _thread.allocate_lock()
     pause.acquire()
     since, starved, is_asked = time.monotonic(), _starved_s(process.pid), False

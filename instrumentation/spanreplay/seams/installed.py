@@ -37,9 +37,11 @@ class InstalledSeams:
         on_failure: Callable[[Seam, Exception], None],
         names: Container[str] | None = None,
         table: Sequence[Seam] | None = None,
+        *,
+        is_replay: bool = False,
     ) -> None:
-        """`table` defaults to the table of seams; `names` selects its rows, by default all."""
-        rows = _table.SEAMS if table is None else table
+        """`table` defaults to the table of seams, with those of a replay; `names` selects its rows, by default all."""
+        rows = (*(_table.REPLAYED if is_replay else ()), *_table.SEAMS) if table is None else table
         self._on_failure = on_failure
         self._patches = Patches()
         self._statuses = [Status(seam) for seam in rows if names is None or seam.name in names]

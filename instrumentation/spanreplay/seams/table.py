@@ -10,11 +10,22 @@ from typing import Final
 from spanreplay.seams.machine_rows import MACHINE
 from spanreplay.seams.row import Seam
 
-__all__ = ["SEAMS", "Seam"]
+__all__ = ["REPLAYED", "SEAMS", "Seam"]
 
 _TRANSPORT: Final = "`llm` or `embedding` where a dialect reads the request, else `http`"
 _LLAMA_WORKFLOW: Final = "llama_index.core.workflow.workflow"
 _BY_METHOD: Final = "`read` for models and for GET, HEAD and OPTIONS, else `write`"
+
+REPLAYED: Final = (
+    Seam(
+        "pool-turns",
+        "python",
+        ("multiprocessing.process", "multiprocessing.pool", "concurrent.futures.process"),
+        "spanreplay.seams.concurrency.replayed_pools",
+        "no calls; gives items of process pools to their recorded workers, and results their recorded order",
+    ),
+)
+"""Seams that only a replay has; it installs them before the others."""
 
 SEAMS: Final[tuple[Seam, ...]] = (
     *MACHINE,

@@ -230,8 +230,7 @@ class _Replayed:
         return {"type": "http.disconnect"}
 
     def _has(self, name: str) -> bool:
-        session = self._run.session
-        return session is not None and session.index.at(self._lane.path, f"{KIND}:{name}", 0) is not None
+        return self._run.resolver.answers.index.at(self._lane.path, f"{KIND}:{name}", 0) is not None
 
     async def _serve(self, name: str) -> Any:
         return await call_async(lambda: FunctionCall(KIND, name, Effect.READ.value, {}, prints=False), _nothing)
@@ -278,8 +277,8 @@ class _Replayed:
 
 async def await_left(run: Run, before: set[asyncio.Task[Any]]) -> None:
     """Let tasks that the application left running make the unit's remaining recorded calls."""
-    session = run.session
-    while session is not None and session.unplayed()[0] and not session.is_stopped:
+    answers = run.resolver.answers
+    while answers.unplayed()[0] and not answers.is_stopped:
         left = asyncio.all_tasks() - before
         if not left:
             return
@@ -293,17 +292,18 @@ async def _nothing() -> Any:
 async def replay_request(app: App, state: dict[str, Any] | None = None) -> None:
     """Replay the current recorded request through an application; the session keeps any differences."""
     run = active_run()
-    if run is None or run.session is None:
+    if run is None:
         raise AssertionError("only a replay has a recorded request")
-    lane = Lane(LANE if run.session.extent is None else run.session.extent.lane)
+    extent = run.resolver.answers.extent
+    lane = Lane(LANE if extent is None else extent.lane)
     try:
         await await_start(run)
         before = asyncio.all_tasks()
         with inside_lane(lane):
             replayed = _Replayed(run, lane)
             await replayed.serve(app, state)
-            if run.session.extent is not None:
-                run.session.extent.is_over = True
+            if extent is not None:
+                extent.is_over = True
             await await_left(run, before)
     except ReplayMiss:
         return  # the session has noted it

@@ -165,10 +165,11 @@ class UnitBlock:
 
     def _claim(self, replayed: Run) -> bool:
         """Whether this unit is to be replayed; each recorded unit is claimed once."""
-        if self._claimed or replayed.session is None or replayed.session.extent is None:
+        extent = None if replayed.resolver.keeps else replayed.resolver.answers.extent
+        if self._claimed or extent is None:
             return bool(self._claimed)
         spec = describe_function_call(replayed, lambda: self._describe(INPUT, Effect.READ, self._given))
-        index, warm_up = replayed.session.index, replayed.session.extent.warm_up
+        index, warm_up = replayed.resolver.answers.index, extent.warm_up
 
         def is_input_of(lane: str) -> bool:
             recorded = index.at(lane, f"{_KIND}:{INPUT}", 0)
@@ -185,14 +186,14 @@ class UnitBlock:
         return bool(self._claimed)
 
     def _enter_replay(self, replayed: Run) -> None:
-        if replayed.session is None:
+        if replayed.resolver.keeps:
             return
         if not self._claim(replayed):
-            raise replayed.session.broken(
+            raise replayed.resolver.answers.broken(
                 "a unit comes before the recorded one, and a `with` block can't be left out: "
                 "make it a function with the decorator spanreplay.run(...)"
             )
-        extent = replayed.session.extent
+        extent = replayed.resolver.answers.extent
         with _starting:  # warm-up units may begin in several threads
             if extent is None or not extent.has_started:
                 factory.end_start(replayed)
@@ -211,11 +212,11 @@ class UnitBlock:
             with contextlib.suppress(ReplayMiss):  # the session has noted it
                 self._note(OUTPUT, Effect.WRITE, self._result)
         replayed = active_run()
-        if self._earlier is None or self._lane is None or replayed is None or replayed.session is None:
+        if self._earlier is None or self._lane is None or replayed is None or replayed.resolver.keeps:
             end_replay()
         self._lane.__exit__(None, None, None)
         self._lane = None
-        extent = replayed.session.extent
+        extent = replayed.resolver.answers.extent
         if extent is not None and extent.warm_up is not None:
             extent.warm_up.end(self._earlier, replayed)
         return kind is not None and issubclass(kind, ReplayMiss)
@@ -227,14 +228,15 @@ def _replaying() -> Run | None:
     Raises: ReplayMiss in the replay of a process whose units have their own runs.
     """
     current = active_run()
-    if current is None or current.session is None:
+    if current is None or current.resolver.keeps:
         return None
     lane = current_lane(current.root_lane).path
     if is_within(lane, LANE) or is_earlier(lane):
         return None
-    if find_unit(current.session.recording.root.env) is not None:
+    answers = current.resolver.answers
+    if find_unit(answers.recording.root.env) is not None:
         factory.divide("units by hand lie between other work of their program, which a fork can't leave out")
         return current
-    if has_units(current.session.recording):
-        raise current.session.stop(UNITS_APART)
+    if has_units(answers.recording):
+        raise answers.stop(UNITS_APART)
     return None

@@ -120,9 +120,9 @@ class _Loop:
     def _is_recorded(self) -> bool:
         """Whether the replayed unit is one of this loop's."""
         run = active_run()
-        if run is None or run.session is None:
+        if run is None or run.resolver.keeps:
             return False
-        recorded = run.session.index.at(LANE, f"{Kind.COMPUTE.value}:{INPUT}", 0)
+        recorded = run.resolver.answers.index.at(LANE, f"{Kind.COMPUTE.value}:{INPUT}", 0)
         if recorded is None:  # the recording is not a unit's: the replay reports that
             return True
         value = json.loads(recorded.response or "{}").get("value")
@@ -140,7 +140,7 @@ def _say(whose: Whose, message: Any) -> str:
 def _is_replay() -> bool:
     """Whether this is a replay, outside its unit."""
     run = active_run()
-    return run is not None and run.session is not None and not is_within(current_lane(run.root_lane).path, LANE)
+    return run is not None and not run.resolver.keeps and not is_within(current_lane(run.root_lane).path, LANE)
 
 
 def _apart() -> contextlib.AbstractContextManager[None]:

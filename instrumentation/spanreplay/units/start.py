@@ -54,14 +54,14 @@ def end_start(process: Run) -> Start:
     Raises: ReplayMiss if the start differs from the recorded one.
     """
     root = process.root_lane.path
-    extent = None if process.session is None else process.session.extent
+    extent = None if process.resolver.keeps else process.resolver.answers.extent
     if extent is not None and extent.has_started:
         return Start(process.run_id, 0, 0, root)
     with inside_lane(_lane_of(process)):
         crossing = begin_function_call(_describe_end)
         if crossing is None:
             return Start(process.run_id, process.tick(), process.calls, root)
-        if process.session is None:
+        if process.resolver.keeps:
             _carry(process, crossing)
         finish_sync(crossing, lambda: None)
     _note_started(process)
@@ -91,7 +91,8 @@ async def await_start(process: Run) -> None:
 
     Raises: ReplayMiss if the start differs from the recorded one.
     """
-    if process.session is not None and process.session.extent is not None and process.session.extent.has_started:
+    extent = process.resolver.answers.extent
+    if extent is not None and extent.has_started:
         return
     with inside_lane(_lane_of(process)):
         await call_async(_describe_end, _nothing)
@@ -99,8 +100,9 @@ async def await_start(process: Run) -> None:
 
 
 def _note_started(process: Run) -> None:
-    if process.session is not None and process.session.extent is not None:
-        process.session.extent.has_started = True
+    extent = None if process.resolver.keeps else process.resolver.answers.extent
+    if extent is not None:
+        extent.has_started = True
         first_environs.pop(process, None)  # a unit inherits the environment that the start has set
         begin_files(process)
 

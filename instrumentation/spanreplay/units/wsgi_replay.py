@@ -27,9 +27,9 @@ __all__ = ["replay_wsgi_request"]
 def replay_wsgi_request(app: WsgiApp) -> None:
     """Replay the current recorded request through an application; the session keeps any differences."""
     run = active_run()
-    if run is None or run.session is None:
+    if run is None:
         raise AssertionError("only a replay has a recorded request")
-    session = run.session
+    session = run.resolver.answers
     try:
         lane = Lane(LANE if session.extent is None else session.extent.lane)
         with inside_lane(lane):
@@ -113,9 +113,9 @@ class _Replayed:
 
         `is_opened`: as it is served, with hidden values restored where possible.
         """
-        session = self._run.session
-        call = None if session is None else session.index.at(self._lane.path, f"{KIND}:{name}", 0)
-        if session is None or call is None:
+        session = self._run.resolver.answers
+        call = session.index.at(self._lane.path, f"{KIND}:{name}", 0)
+        if call is None:
             return None
         response = session.hidden.open_response(self._run.redactor, call) if is_opened else call.response
         return json.loads(response)["value"]
@@ -131,8 +131,8 @@ class _Input:
 
     def _open(self) -> io.BytesIO:
         if self._file is None:
-            session = self._run.session
-            has_body = session is not None and session.index.at(self._lane.path, f"{KIND}:{BODY}", 0) is not None
+            index = self._run.resolver.answers.index
+            has_body = index.at(self._lane.path, f"{KIND}:{BODY}", 0) is not None
             self._file = io.BytesIO(b"".join(cut_body(given.put_body(_serve(BODY) if has_body else {}))))
         return self._file
 

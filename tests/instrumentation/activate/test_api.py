@@ -288,11 +288,12 @@ def test_api_nothing_recorded_cannot_be_saved(folder: Path) -> None:
         pass
 
 
-def test_api_clock_is_replayed_too(folder: Path, python: str) -> None:
-    """In a process without time-machine the clock is recorded and replayed, and is restored afterwards."""
+@pytest.mark.parametrize("first", ["", "import time_machine\n"], ids=["alone", "beside time-machine"])
+def test_api_clock_is_replayed_too(folder: Path, python: str, first: str) -> None:
+    """The clock is recorded and replayed, also where time-machine is imported, and is restored afterwards."""
     script = folder / "agent.py"
     script.write_text(
-        "import sys, time, spanreplay\n"
+        f"{first}import sys, time, spanreplay\n"
         "finders, clock = list(sys.meta_path), time.time\n"
         "for _ in range(3):\n"
         "    with spanreplay.record() as recorded:\n"

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.model.call import CallRecord, Outcome
 from spanreplay.model.errors import ReplayMiss
 from spanreplay.runtime.answers import Answers, RecordedEnvironment
+
+if TYPE_CHECKING:
+    from spanreplay.runtime.processes import ProcessGroup
+
+_PART: Final = "session"
+"""Member of a process's part that holds its findings."""
 
 
 class ReplayResolver:
@@ -15,6 +21,8 @@ class ReplayResolver:
 
     may_amend = True
     swallows_telemetry = True
+    connects = False
+    keeps = False
 
     def __init__(self, answers: Answers) -> None:
         self.answers = answers
@@ -28,6 +36,37 @@ class ReplayResolver:
     def environment(self) -> Mapping[str, Any]:
         """The recorded run's environment."""
         return self.answers.recording.root.env
+
+    # ── the recording ───────────────────────────────────────────────────────────────────────────────
+    def has(self, name: str) -> bool:
+        """Whether the recorded environment has the member."""
+        return bool(self.environment.get(name))
+
+    def declare(self, name: str, value: Any = True) -> None:
+        """No-op: the recording has stated what it has."""
+
+    def on_stop(self, callback: Callable[[], None]) -> None:
+        """Call it at the end of the replay."""
+        self.answers.on_end.append(callback)
+
+    def insist(self) -> None:
+        """Raises: ReplayMiss if the replay has ended at the end of the recording."""
+        if self.answers.has_reached_frontier and self.answers.is_stopped:
+            raise ReplayMiss("the replay has ended before this")
+
+    def join(self, shared: ProcessGroup) -> None:
+        """Collect findings anew."""
+        self.answers.parts.join(shared, is_worker=shared.is_worker)
+
+    def to_part(self) -> dict[str, Any]:
+        """This process's findings."""
+        return {_PART: self.answers.parts.to_part()}
+
+    def add_parts(self, parts: Mapping[int, Mapping[str, Any]]) -> bool:
+        """Add the findings of the other processes."""
+        for number in sorted(parts):
+            self.answers.parts.add_part(parts[number][_PART])
+        return True
 
     # ── calls ───────────────────────────────────────────────────────────────────────────────────────
     def admits_call(self) -> bool:

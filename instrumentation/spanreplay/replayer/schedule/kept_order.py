@@ -17,6 +17,7 @@ from spanreplay.runtime.order.steps import Outer
 from spanreplay.runtime.order.wait_ends import Timed, name_attempt, unwatched
 
 if TYPE_CHECKING:
+    from spanreplay.runtime.processes import ProcessGroup
     from spanreplay.runtime.run import Run
 
 
@@ -27,6 +28,12 @@ class KeptOrder:
         self._run = run
         self._gate = gate
         self._lock_order = lock_order
+
+    keeps_turns = True
+
+    def share(self, shared: ProcessGroup) -> None:
+        """Keep the order together with the other processes, from now on."""
+        self._gate.share(shared)
 
     # ── lanes ───────────────────────────────────────────────────────────────────────────────────────
     def begin(self, name: str) -> None:
@@ -188,6 +195,20 @@ class KeptOrder:
         """Stop waiting for the calls of a process."""
         if self._run.process_group is not None:
             self._run.process_group.state_starting(number, False)
+
+    def count_handed(self, jobs: int) -> None:
+        """Make stall detectors wait for what the pools' workers may still do."""
+        if self._run.process_group is not None:
+            self._run.process_group.state_handed(jobs)
+
+    def start_item(self) -> None:
+        """Count the worker as working until its result is sent."""
+        self._gate.census.started()
+
+    report_s_max = 60.0
+    """The verdict would lack the calls of a worker that has not reported."""
+    keeps_reported = True
+    """A call made now must not go live."""
 
     def await_seen(self, is_so: Callable[[], bool]) -> None:
         """Wait until a condition holds in this replay."""

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from spanreplay.runtime.order.worker_book import RecordedWorkers
     from spanreplay.runtime.run import Run
 
-_MADE: Final = "_spanreplay_made"
+MADE: Final = "_spanreplay_made"
+"""Attribute of the queue of an executor's workers: the arguments that it was made with."""
 _LOOK_S: Final = 0.005
 _LOCK_S_MAX: Final = 10.0
 """How long to wait for workers to leave their queues: a worker that was killed there leaves its queue locked."""
@@ -213,7 +214,7 @@ def _known(run: Run) -> RecordedWorkers | None:
 
 def route_executor(run: Run, pool: Any) -> None:
     """Give the workers of a new `ProcessPoolExecutor` queues of their own."""
-    recorded, made = _known(run), vars(pool._call_queue).get(_MADE)
+    recorded, made = _known(run), vars(pool._call_queue).get(MADE)
     if recorded is None or made is None or run.session is None:
         return
     kind = type(pool._call_queue)

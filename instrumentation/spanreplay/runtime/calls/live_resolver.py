@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from spanreplay.model import config, guard
 from spanreplay.model.errors import ReplayMiss
+from spanreplay.runtime.order.loops import Levelled, LoopBook, make_book
 from spanreplay.runtime.process.own_environment import OwnEnvironment
 
 if TYPE_CHECKING:
     from spanreplay.model.call import CallRecord, Outcome
     from spanreplay.runtime.answers import Answers
+    from spanreplay.runtime.processes import ProcessGroup
 
 
-class Counting(Protocol):
+class Counting(Levelled, Protocol):
     """The part of a run that counts its calls and losses."""
 
     calls: int
     environment: Mapping[str, Any]
+    loops: LoopBook | None
 
     def count(self, name: str, by: int = 1) -> None:
         """Add to one of the manifest's counters."""
@@ -32,6 +35,8 @@ class LiveResolver:
 
     may_amend = False
     swallows_telemetry = False
+    connects = True
+    keeps = True
 
     def __init__(self, run: Counting) -> None:
         self._run = run
@@ -46,6 +51,33 @@ class LiveResolver:
     def environment(self) -> Mapping[str, Any]:
         """The run's own."""
         return self._run.environment
+
+    # ── the recording ───────────────────────────────────────────────────────────────────────────────
+    def has(self, name: str) -> bool:
+        """True: it is made now."""
+        return True
+
+    def declare(self, name: str, value: Any = True) -> None:
+        """State it."""
+        self._run.environment = {**self._run.environment, name: value}
+
+    def on_stop(self, callback: Callable[[], None]) -> None:
+        """No-op: nothing ends a run early."""
+
+    def insist(self) -> None:
+        """No-op."""
+
+    def join(self, shared: ProcessGroup) -> None:
+        """Begin to note the steps of event loops anew."""
+        self._run.loops = make_book(self._run)
+
+    def to_part(self) -> dict[str, Any]:
+        """Nothing."""
+        return {}
+
+    def add_parts(self, parts: Mapping[int, Mapping[str, Any]]) -> bool:
+        """False: their calls count."""
+        return False
 
     # ── calls ───────────────────────────────────────────────────────────────────────────────────────
     def admits_call(self) -> bool:

@@ -20,6 +20,7 @@ from spanreplay.runtime.order.wait_ends import ATTEMPT, FAILED, Timed, name_atte
 
 if TYPE_CHECKING:
     from spanreplay.runtime.order.lane_futures import LaneFuture
+    from spanreplay.runtime.processes import ProcessGroup
 
 ENDED: Final = "_spanreplay_ended"
 """Attribute of a thread whose lane has ended: the agent does nothing more in it."""
@@ -46,6 +47,11 @@ class NotedOrder:
 
     def __init__(self, run: Clocked) -> None:
         self._run = run
+
+    keeps_turns = False
+
+    def share(self, shared: ProcessGroup) -> None:
+        """No-op: each process notes its own ends."""
 
     # ── lanes ───────────────────────────────────────────────────────────────────────────────────────
     def begin(self, name: str) -> None:
@@ -207,6 +213,17 @@ class NotedOrder:
 
     def see_end(self, number: int) -> None:
         """No-op: the other process's part of the run records it."""
+
+    def count_handed(self, jobs: int) -> None:
+        """No-op: nobody waits for them here."""
+
+    def start_item(self) -> None:
+        """No-op: nobody counts threads here."""
+
+    report_s_max = 2.0
+    """Killing must not take long."""
+    keeps_reported = False
+    """What it does after its report is in no recording."""
 
     def await_seen(self, is_so: Callable[[], bool]) -> None:
         """No-op: it is already over."""

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from spanreplay.runtime.lanes import Lane
 from spanreplay.runtime.order.wait_ends import Timed
+
+if TYPE_CHECKING:
+    from spanreplay.runtime.processes import ProcessGroup
 
 
 class Deadline(Protocol):
@@ -33,6 +36,12 @@ class Deadline(Protocol):
 
 class RunOrder(Protocol):
     """Notes where a thread goes on, or makes it go on at the recorded place. Thread-safe."""
+
+    keeps_turns: bool
+    """Whether threads wait until it is their turn."""
+
+    def share(self, shared: ProcessGroup) -> None:
+        """The run is about to start another process."""
 
     # ── lanes ───────────────────────────────────────────────────────────────────────────────────────
     def begin(self, name: str) -> None:
@@ -122,6 +131,20 @@ class RunOrder(Protocol):
 
     def see_end(self, number: int) -> None:
         """The process with the join token of this number has ended."""
+
+    def count_handed(self, jobs: int) -> None:
+        """Jobs are handed to a pool of processes; negative: their results have come back."""
+
+    def start_item(self) -> None:
+        """A worker process of a pool begins an item."""
+
+    @property
+    def report_s_max(self) -> float:
+        """How long a pool that kills its workers waits, in seconds, for the reports of their work."""
+
+    @property
+    def keeps_reported(self) -> bool:
+        """Whether a worker continues in the run after its report, until its pool kills it."""
 
     def await_seen(self, is_so: Callable[[], bool]) -> None:
         """The agent is about to be told that a future or a thread is over."""

@@ -188,12 +188,12 @@ class UsedVariables:
     @property
     def _learns(self) -> bool:
         """Whether secret variables are redacted in texts: not in a replay of a recording that did not do so."""
-        session = self._run.session
-        return session is None or VARIABLES in session.recording.root.manifest
+        resolver = self._run.resolver
+        return resolver.keeps or VARIABLES in resolver.answers.recording.root.manifest
 
     def read_file(self, path: str, is_data: bool) -> None:
         """Keep a `.env` file that is read outside every call; `is_data`: the read is a call after all."""
-        if self._run.session is not None or is_data or not is_env_file(path) or len(self._files) >= FILES_MAX:
+        if not self._run.resolver.keeps or is_data or not is_env_file(path) or len(self._files) >= FILES_MAX:
             return
         with unwatched():
             whole = os.path.abspath(path)  # noqa: PTH100 -- links stay

@@ -451,7 +451,7 @@ def is_recording() -> bool:
 def is_passed_on() -> bool:
     """Whether a request made here while recording belongs to a call above it and is passed on untouched."""
     run = active_run()
-    return run is not None and run.session is None and (is_suppressed() or is_plumbing(run))
+    return run is not None and run.resolver.connects and (is_suppressed() or is_plumbing(run))
 
 
 def begin_call(

@@ -49,7 +49,7 @@ Taken = bytes | LargeBody
 def is_replaying() -> bool:
     """Whether the request may be answered from a recording, so that all of it has to be compared first."""
     run = active_run()
-    return run is not None and run.session is not None
+    return run is not None and not run.resolver.connects
 
 
 def take_body(body: Any) -> tuple[Taken, Any]:

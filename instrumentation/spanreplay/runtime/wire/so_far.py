@@ -44,7 +44,7 @@ class SoFar:
         began_ns = _cpu_ns()
         self._due_ms = elapsed_ms + FIRST_MS  # also if it fails
         run = crossing.run
-        reply = None if run.session is not None and not run.is_continued else read()
+        reply = read() if run.resolver.keeps or run.is_continued else None
         text: Any = "" if reply is None else encode_so_far(run, reply)
         if text:
             crossing.write_open(text)

@@ -149,7 +149,7 @@ def _in_turn(step: str) -> Any:
     def wait(wrapped: Any, queue: Any, args: Any, kwargs: Any) -> Any:
         place: Place | None = getattr(queue, "_spanreplay_place", None)
         run = None if place is None else place.shared_by()
-        if run is None or run.session is None:
+        if run is None or not run.order.keeps_turns:
             return wrapped(*args, **kwargs)
         is_blocking = kwargs.get("block", args[-2] if len(args) > (step == "_put") + 1 else True)
         if place is not None and is_blocking:

@@ -7,7 +7,6 @@ pools see `process_pools.py`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
 
@@ -16,6 +15,7 @@ from spanreplay.model.errors import ReplayMiss
 from spanreplay.runtime import processes as process_group
 from spanreplay.runtime import worker_end
 from spanreplay.runtime.lanes import current_crossing, current_lane, label_of, peel
+from spanreplay.runtime.order.pool_items import JOIN_TOKEN
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.process.termination import Termination
 from spanreplay.runtime.processes import JoinToken, ProcessGroup
@@ -23,7 +23,6 @@ from spanreplay.runtime.run import Run, active_run, set_process_run
 from spanreplay.seams.concurrency import process_meetings
 from spanreplay.seams.concurrency import process_pools as _process_pools
 
-_JOIN_TOKEN = "_spanreplay_ticket"  # noqa: S105 -- the name of an attribute
 _ARGV_CHARACTERS_MAX: Final = 8_000
 
 
@@ -53,7 +52,7 @@ def _start(wrapped: Any, process: Any, args: Any, kwargs: Any) -> Any:
     if join_token is None:
         run.hole(f"a process was started at {ids.find_caller(2)}: its calls are not in this run")
         return wrapped(*args, **kwargs)
-    process.__dict__[_JOIN_TOKEN] = join_token
+    process.__dict__[JOIN_TOKEN] = join_token
     with process_group.handing_over(join_token), run.order.starting(join_token.number, process):
         wrapped(*args, **kwargs)
     return None
@@ -96,7 +95,7 @@ def _issue(run: Run, process: Any) -> JoinToken:
     parent = current_lane(run.root_lane)
     owner = current_crossing(run.root_lane)
     target = getattr(process, "_target", None)
-    worker = _process_pools.hire(run, process)
+    worker = _process_pools.hire(process)
     if worker is not None:  # when a pool starts a worker depends on timing
         path = worker[0]
     else:
@@ -117,22 +116,15 @@ def _issue(run: Run, process: Any) -> JoinToken:
 
 def _bootstrap(wrapped: Any, process: Any, args: Any, kwargs: Any) -> Any:
     """Run a new process's code from its first to its last moment, as part of the run."""
-    join_token = process.__dict__.get(_JOIN_TOKEN)
+    join_token = process.__dict__.get(JOIN_TOKEN)
     run: Run | None = process_group.candidate
     if join_token is None or run is None:
         return wrapped(*args, **kwargs)
     _leaving.has_exited, _leaving.run = False, None
     guard.guarded("joining a run", _enter, run, join_token, process)
-    if run.session is not None and join_token.is_worker:
-        has_missed = run.process_group is not None and run.process_group.has_missed
-        process.run = _nothing if has_missed else _telling_of_misses(run, process.run)
     try:
         return wrapped(*args, **kwargs)
     finally:
-        if run.session is not None:
-            from spanreplay.replayer.schedule.senders import finish_sending
-
-            finish_sending()
         if _leaving.has_exited:
             worker_end.finish(run)
         else:
@@ -172,27 +164,6 @@ def _is_at_exit() -> bool:
     return False
 
 
-def _nothing() -> None:
-    """Replaces a worker's work: an earlier worker has ended at a call without an answer, and so would this one."""
-
-
-def _telling_of_misses(run: Run, work: Callable[[], None]) -> Callable[[], None]:
-    """A pool worker's function that reports if it ends at a call without an answer, outside an item.
-
-    Otherwise the pool would start another one in its place, and so on forever.
-    """
-
-    def tell() -> None:
-        try:
-            work()
-        except ReplayMiss:
-            if run.process_group is not None:
-                run.process_group.state_missed()
-            raise
-
-    return tell
-
-
 def _enter(run: Run, join_token: JoinToken, process: Any) -> None:
     if not run.has_joined:
         run.join(join_token)
@@ -203,7 +174,7 @@ def _enter(run: Run, join_token: JoinToken, process: Any) -> None:
 
 
 def _terminate(wrapped: Any, process: Any, args: Any, kwargs: Any) -> Any:
-    run, join_token = active_run(), process.__dict__.get(_JOIN_TOKEN)
+    run, join_token = active_run(), process.__dict__.get(JOIN_TOKEN)
     if run is not None and join_token is not None and join_token.is_worker:
         guard.guarded("the end of a process", _process_pools.state_before_end, run, process, join_token)
     return wrapped(*args, **kwargs)
@@ -211,7 +182,7 @@ def _terminate(wrapped: Any, process: Any, args: Any, kwargs: Any) -> Any:
 
 def _join(wrapped: Any, process: Any, args: Any, kwargs: Any) -> Any:
     """Wait for a process, and note its end; one that has ended, in whatever way, does nothing more."""
-    run, join_token = active_run(), process.__dict__.get(_JOIN_TOKEN)
+    run, join_token = active_run(), process.__dict__.get(JOIN_TOKEN)
     if run is None:
         return wrapped(*args, **kwargs)
     timeout = args[0] if args else kwargs.get("timeout")

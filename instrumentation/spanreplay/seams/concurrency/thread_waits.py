@@ -196,7 +196,7 @@ def wrap_timed(timed: Timed) -> Callable[[Any, Any, Any, Any], Any]:
         )
         if not (is_own or (limit is not None and limit is not AT_ONCE)):
             return wrapped(*args, **kwargs)
-        if timed.owner is threading.Event and run.session is None and instance.is_set():
+        if timed.owner is threading.Event and not run.order.keeps_turns and instance.is_set():
             return _pass(run, lane, wrapped, args, kwargs, is_timed=limit is not None, is_own=is_own)
         if limit is None:
             return _go_on_in_turn(run, lambda: wrapped(*args, **kwargs))

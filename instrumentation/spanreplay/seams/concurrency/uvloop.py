@@ -28,7 +28,7 @@ def install(module: Any, patches: Patches) -> None:
 
     def make(cls: type, *args: Any, **kwargs: Any) -> Any:
         run = active_run()
-        if run is not None and run.session is not None:
+        if run is not None and not run.resolver.connects:
             return type("Loop", (_StandIn,), {"_passes_for": cls})()
         return real(cls, *args, **kwargs)
 

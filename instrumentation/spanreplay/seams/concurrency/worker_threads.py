@@ -44,7 +44,7 @@ class Work:
         self._inside = inside_thread(self._parent, self._lane, by=by, is_background=is_background)
         self._carried = carried(self._lane)
         self._carried.ends_lane = False
-        self._gate: Order | None = None if run.session is None else run.session.gate
+        self._gate: Order | None = run.resolver.answers.gate if run.order.keeps_turns else None
         self._lock = make_lock()
         self._left = 2  # the thread, and the loop that is given the result
         self.end = HandedEnd(run, self._lane.path, self._leave, is_inside=self._lane.owner is not None)
@@ -110,7 +110,7 @@ async def offload(
 ) -> Any:
     """Return `start(work)`, which has a thread call `work` instead of `function` and hands the result to the loop."""
     work = Work(run, function, args)
-    gate = None if run.session is None else run.session.gate
+    gate = run.resolver.answers.gate if run.order.keeps_turns else None
     token = set_variable(placing, work)
     try:
         return await start(work)

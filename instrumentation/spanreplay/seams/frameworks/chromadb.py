@@ -86,8 +86,8 @@ class _Unopened:
         if name.startswith("__"):
             raise AttributeError(name)
         run = active_run()
-        if run is not None and run.session is not None and run.session.has_gone_on:  # the store is as the run left it
-            return getattr(self.open(), name)
+        if run is not None and not run.resolver.connects and run.resolver.answers.has_gone_on:
+            return getattr(self.open(), name)  # the store is as the run left it
         raise import_module(_ERRORS).InternalError(
             f"the client of {_store(self._api._system.settings)} was made outside of a live call and is replayed: "
             f"{name} can't run live on it; make the client in the live call, or let tool:chromadb.connect go live too"
@@ -174,12 +174,12 @@ def _refuse(settings: Any) -> None:
     if run is None or _is_inside_call():
         return
     what = f"opening {_store(settings)} with Chroma's SegmentAPI"
-    if run.session is None:
+    if run.resolver.keeps:
         run.hole(f"{what}: its calls are not in this run; those of chromadb 1 would be")
     elif is_replayed_here():
         from spanreplay.replayer.sandbox.hermetic import block
 
-        raise block(cast("Session", run.session), run, "tool:chromadb.connect", what)
+        raise block(cast("Session", run.resolver.answers), run, "tool:chromadb.connect", what)
 
 
 def _store(settings: Any) -> str:

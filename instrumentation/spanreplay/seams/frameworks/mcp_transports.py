@@ -55,7 +55,7 @@ def _wrapper(yields: int) -> Any:
         run = active_run()
         if run is None:
             return wrapped(*args, **kwargs)
-        if run.session is not None and not run.session.plan.may_go_live("mcp:tools/call"):
+        if not run.resolver.connects and not run.resolver.answers.plan.may_go_live("mcp:tools/call"):
             return _dead(yields)
         return _live(wrapped(*args, **kwargs))
 

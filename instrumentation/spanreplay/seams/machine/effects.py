@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from spanreplay.model.call import Effect, Kind
-from spanreplay.model.errors import ReplayMiss
 from spanreplay.runtime.agent_patches import recorded_run
 from spanreplay.runtime.calls.function_calls import FunctionCall, call_sync
 from spanreplay.runtime.process.noted_effects import EFFECTS, VERSIONS, first_environs, sees_effects
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
 def attach(run: Run) -> None:
     """Record the run's effects, or in a replay compare them if the recording has them."""
     first_environs[run] = dict(os.environ)
-    if run.session is None:
-        run.environment = {**run.environment, EFFECTS: VERSIONS}
+    run.resolver.declare(EFFECTS, VERSIONS)
 
 
 def describe_effect(name: str, arguments: Mapping[str, Any], effect: Effect = Effect.IRREVERSIBLE) -> FunctionCall:
@@ -41,8 +39,7 @@ def effects_run() -> Run | None:
     run = recorded_run()
     if run is None or not sees_effects(run):
         return None
-    if run.session is not None and run.session.has_reached_frontier and run.session.is_stopped:
-        raise ReplayMiss("the replay has ended before this")
+    run.resolver.insist()
     return run
 
 

@@ -47,12 +47,12 @@ class Environment:
 
     def saw(self, name: str, value: str | None) -> None:
         """Note the first read of a variable."""
-        if self._run.session is not None and self._run.leaks is not None:
+        if not self._run.resolver.keeps and self._run.leaks is not None:
             self._deny_other(name, value)
         if name in self._hashes or len(self._hashes) >= _NAMES_MAX or name.startswith(_OURS):
             return
         self._hashes[name] = self._hash(name, value)
-        if self._run.session is None and self.used.is_settled(name):
+        if self._run.resolver.keeps and self.used.is_settled(name):
             self.settled[name] = os.fsencode(name)
 
     def _hash(self, name: str, value: str | None) -> str:
@@ -63,8 +63,8 @@ class Environment:
 
     def _deny_other(self, name: str, value: str | None) -> None:
         """Require, in a strict replay, that a variable has its recorded value. Raises: ReplayMiss."""
-        session, refused = self._run.session, self._run.leaks
-        if session is None or refused is None or name.startswith(_OURS):
+        session, refused = self._run.resolver.answers, self._run.leaks
+        if refused is None or name.startswith(_OURS):
             return
         if name in session.recorded_env.given:
             return
@@ -84,7 +84,7 @@ class Environment:
         """Return members for the manifest; `parts` are those that the run's other processes have left."""
         for part in parts.values():
             self.used.add(part["manifest"].get(VARIABLES) or ())
-        is_kept = self._run.session is None or self._run.is_continued
+        is_kept = self._run.resolver.keeps or self._run.is_continued
         used = guard.guarded("variables", self.used.describe) if is_kept else None
         return {"environment_read": self.describe(), **(used or {})}
 

@@ -53,13 +53,12 @@ class _Question:
 
     def take_answer(self) -> tuple[bool, Any]:
         """Return the answer given when the run was resumed, if it is due; suspend the run if nobody can answer."""
-        session = self._run.session
-        continuation = None if session is None else session.continuation
+        continuation = self._run.continuation
         if continuation is not None:
             has_answer, answer = continuation.take_answer()
             if has_answer:
                 return True, answer
-        may_suspend = session is None or continuation is not None
+        may_suspend = self._run.resolver.keeps or continuation is not None
         if may_suspend and config.read_setting("SPANREPLAY_HUMAN") == "suspend" and not _is_console():
             _echo(self._prompt)
             suspend(self._run, str(self._prompt))

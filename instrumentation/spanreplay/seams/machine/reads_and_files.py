@@ -32,13 +32,13 @@ def attach_reads(run: Run) -> None:
     run.environment_read = Environment(run)
     if not run.on_join:
         run.on_join.append(lambda: None if run.reads is None else attach_reads(run))
-    if run.session is not None:
-        session = cast("Session", run.session)
+    if not run.resolver.keeps:
+        session = cast("Session", run.resolver.answers)
         from spanreplay.replayer.resolve.recorded_reads import ReadFeed, has_reads
 
-        if has_reads(run.session.recording):
+        if has_reads(session.recording):
             feed = ReadFeed(session, run.start_ns, lambda text: _unseal(run, text), run.owns)
-            run.reads = feed if run.session.continuation is None else _resume_reads(run, feed)
+            run.reads = feed if run.continuation is None else _resume_reads(run, feed)
         if config.read_setting("SPANREPLAY_REPLAY_STRICT_ENV") == "true":
             from spanreplay.replayer.sandbox.hermetic import StrictReads
 
@@ -72,11 +72,11 @@ def begin_files(
     from spanreplay.seams.machine.files.written import Written
 
     before, written = run.written, Written(run, surroundings or Surroundings())
-    if run.session is not None and not noted_effects.sees_versions(run):
-        written.versions = None
-    if run.session is not None:
-        written.sees_looks = bool(run.session.recording.root.env.get(_LOOKS))
-        if not run.session.recording.root.env.get(_STATE):
+    if not run.resolver.keeps:
+        if not noted_effects.sees_versions(run):
+            written.versions = None
+        written.sees_looks = run.resolver.has(_LOOKS)
+        if not run.resolver.has(_STATE):
             written.state = None
     if written.state is not None:
         run.environment = {**run.environment, _STATE: True}
@@ -89,7 +89,7 @@ def begin_files(
 
 def _beside(run: Run, written: Written, before: Files | None) -> Files:
     """Return where files are noted from now on; after its start, a process writes beside the unit that is replayed."""
-    extent = None if run.session is None else run.session.extent
+    extent = None if run.resolver.keeps else run.resolver.answers.extent
     if extent is None or before is None:
         return written
     from spanreplay.seams.machine.files.beside import FilesBeside
@@ -120,10 +120,9 @@ def _resume_reads(run: Run, feed: ReadFeed) -> Reads:
     from spanreplay.replayer.resolve.resumed_reads import resume_reads
     from spanreplay.runtime.reads import ReadLog
 
-    session = run.session
     run.environment = {**run.environment, "reads": True}
     log = ReadLog(lambda content: _seal(run, content), run.hole)
-    return resume_reads(feed, log, {} if session is None else session.recording.root.manifest)
+    return resume_reads(feed, log, run.resolver.answers.recording.root.manifest)
 
 
 def _seal(run: Run, content: bytes) -> str:

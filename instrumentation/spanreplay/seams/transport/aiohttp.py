@@ -92,7 +92,7 @@ class AiohttpSeam:
     async def _begin(self, req: Any) -> HttpCall | None:
         run = active_run()
         if "websocket" in req.headers.get("upgrade", "").lower():
-            if run is not None and run.session is None:
+            if run is not None and run.resolver.keeps:
                 run.hole(f"a websocket of aiohttp ({req.url.host}) was not recorded")
             return None
         if is_passed_on():

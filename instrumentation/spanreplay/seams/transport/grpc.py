@@ -239,7 +239,7 @@ def _note_target(wrapped: Any, channel: Any, args: Any, kwargs: Any) -> Any:
 
 def _is_replay() -> bool:
     run = active_run()
-    return run is not None and run.session is not None
+    return run is not None and not run.resolver.connects
 
 
 class GrpcSeam:

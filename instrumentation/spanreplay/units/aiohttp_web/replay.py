@@ -27,14 +27,15 @@ __all__ = ["ReplayedExchange", "replay_request_of"]
 async def replay_request_of(server: Any) -> None:
     """Replay the current recorded request through a server's application; the session keeps any differences."""
     run = active_run()
-    if run is None or run.session is None:
+    if run is None:
         raise AssertionError("only a replay has a recorded request")
-    lane = Lane(LANE if run.session.extent is None else run.session.extent.lane)
+    extent = run.resolver.answers.extent
+    lane = Lane(LANE if extent is None else extent.lane)
     try:
         await await_start(run)
         before = await ReplayedExchange(run, server(), lane).play()
-        if run.session.extent is not None:
-            run.session.extent.is_over = True
+        if extent is not None:
+            extent.is_over = True
         with inside_lane(lane):
             await await_left(run, before)
     except ReplayMiss:
@@ -164,8 +165,7 @@ class ReplayedExchange(Exchange):
     # ── the recording ───────────────────────────────────────────────────────────────────────────────
     def _find(self, name: str) -> Any:
         """Return a recorded call's result, {} if it has none; None if there is no such call."""
-        session = self._run.session
-        call = None if session is None else session.index.at(self.lane.path, f"{KIND}:{name}", 0)
+        call = self._run.resolver.answers.index.at(self.lane.path, f"{KIND}:{name}", 0)
         return None if call is None else json.loads(call.response)["value"] or {}
 
     async def _serve(self, name: str) -> Any:

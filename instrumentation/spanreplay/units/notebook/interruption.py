@@ -28,9 +28,11 @@ _GRACE_S: Final = 0.5
 async def await_calls(lane: str, name: str) -> None:
     """Wait until the unit's calls recorded before this one have begun."""
     run = active_run()
-    session = None if run is None else run.session
-    then = None if session is None else session.index.at(lane, f"{Kind.COMPUTE.value}:{name}", 0)
-    while session is not None and then is not None:
+    if run is None or run.resolver.keeps:
+        return
+    session = run.resolver.answers
+    then = session.index.at(lane, f"{Kind.COMPUTE.value}:{name}", 0)
+    while then is not None:
         left = session.index.find_left(lane)
         if left is None or left.seq >= then.seq or session.is_stopped:
             return
@@ -39,18 +41,18 @@ async def await_calls(lane: str, name: str) -> None:
 
 def has_call(run: Run, lane: str, name: str) -> bool:
     """Whether the unit with this root lane has a recorded call of this name."""
-    return run.session is not None and run.session.index.at(lane, f"{Kind.COMPUTE.value}:{name}", 0) is not None
+    return run.resolver.answers.index.at(lane, f"{Kind.COMPUTE.value}:{name}", 0) is not None
 
 
 @contextlib.contextmanager
 def interrupting(run: Run, lane: str) -> Iterator[None]:
     """A block that is interrupted after the unit's last call, if it was interrupted between calls when recorded."""
-    if run.session is None or not has_call(run, lane, BETWEEN):
+    if not has_call(run, lane, BETWEEN):
         yield
         return
     over: list[None] = []
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    _thread.start_new_thread(_interrupt, (run.session, lane, over))
+    _thread.start_new_thread(_interrupt, (run.resolver.answers, lane, over))
     try:
         yield
     finally:

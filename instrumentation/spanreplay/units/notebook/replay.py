@@ -59,9 +59,10 @@ async def play_cells_async(work: Work) -> NoReturn:
 
 def _find_pause_s(run: Run, before: str, lane: str) -> float:
     """Return how long the kernel was idle before the cell with this root lane; 0 for the first."""
-    if run.session is None or not before:
+    if not before:
         return 0.0
-    ended, begun = run.session.index.at(before, _OUTPUT, 0), run.session.index.at(lane, GIVEN, 0)
+    index = run.resolver.answers.index
+    ended, begun = index.at(before, _OUTPUT, 0), index.at(lane, GIVEN, 0)
     if ended is None or begun is None:
         return 0.0
     return min(max(0, begun.start_ns - ended.end_ns) / 1_000_000_000, _PAUSE_S_MAX)
@@ -97,12 +98,13 @@ async def _not_live() -> None:
 
 def _end(run: Run, lane: str, cell: Cell) -> None:
     """Compare a cell's output. Raises: ReplayMiss if it is unknown or differs."""
-    if has_call(run, lane, BETWEEN) and run.session is not None:
+    answers = run.resolver.answers
+    if has_call(run, lane, BETWEEN):
         call_sync(lambda: describe(BETWEEN), lambda: None)
-        raise run.session.at_hole(WHY_BETWEEN)
+        raise answers.at_hole(WHY_BETWEEN)
     note_output(cell.describe().output)
-    if run.session is not None and run.session.extent is not None:
-        run.session.extent.is_over = True
+    if answers.extent is not None:
+        answers.extent.is_over = True
 
 
 def check_cell(cell: Cell) -> Cell:

@@ -81,8 +81,9 @@ def _note_service(runner: Any) -> None:
 def _is_played(runner: Any) -> bool:
     """Whether this replay is one of a unit, or of a process whose units have their own runs."""
     run = active_run()
-    session = None if run is None else run.session
-    return session is not None and (is_replay_of_unit() or runner._handle_signals or has_units(session.recording))
+    if run is None or run.resolver.keeps:
+        return False
+    return is_replay_of_unit() or runner._handle_signals or has_units(run.resolver.answers.recording)
 
 
 async def _open_none(site: Any) -> None:

@@ -108,7 +108,7 @@ def _is_own_look() -> bool:
 def _look_at_messages(wrapped: Any, messages: Any, args: Any, kwargs: Any) -> Any:
     """Mark a request as incomplete when it reads a session's messages, which other runs have produced."""
     run = active_run()
-    if not isinstance(run, UnitRun) or run.session is not None or run in _streaming or _is_own_look():
+    if not isinstance(run, UnitRun) or not run.resolver.keeps or run in _streaming or _is_own_look():
         return wrapped(*args, **kwargs)
     if any(queue.pending_messages_per_session is messages for queue in _queues):
         _streaming.add(run)

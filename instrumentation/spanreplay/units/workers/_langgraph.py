@@ -98,9 +98,9 @@ def _find_asking() -> _Asking | None:
 
 def _is_unit(run: Run) -> bool:
     """Whether the current code belongs to a unit, recorded or replayed."""
-    if run.session is None:
+    if run.resolver.keeps:
         return isinstance(run, UnitRun)
-    extent = run.session.extent
+    extent = run.resolver.answers.extent
     return extent is not None and is_within(current_lane(run.root_lane).path, extent.lane)
 
 
@@ -119,7 +119,7 @@ def _handle(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     """Record the thread's state in the server's memory before a request, and restore it in a replay."""
     run = active_run()
     if run is not None and _is_unit(run) and _DATABASE in sys.modules:
-        if run.session is None:
+        if run.resolver.keeps:
             guard.guarded(_PART, lambda: _note_thread(args[0]["path_params"]))
         elif "thread_id" in args[0]["path_params"]:
             _Memory().restore(call_sync(lambda: _describe_thread(args[0]["path_params"]), _no_memory))

@@ -3,9 +3,9 @@
 `datetime.datetime` and `datetime.date` remain the same classes: only their methods are replaced inside the types, so
 that `type(datetime.now()) is datetime`, and pydantic, pickle and isinstance see no difference.
 
-time-machine rewrites the same C functions that are replaced here, and would crash the interpreter: before it is
-imported the originals are restored, and the recording notes that the clock is not recorded from there on. freezegun
-replaces attributes and can be used on top of this.
+time-machine rewrites the C functions that are replaced here, and takes pointers to them when it is imported: the
+originals are in place at that moment, otherwise the interpreter would crash. During time travel, the agent reads the
+time that it travels to. freezegun replaces attributes and can be used on top of this.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ import warnings
 from collections.abc import Callable
 from typing import Any, Final
 
+import wrapt
+
 from spanreplay.runtime.agent_patches import TypeMembers, asks, patch_bare, patch_with, read
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.reads import Source, source
-from spanreplay.runtime.run import active_run
 
 _getframe: Final = sys._getframe
 _NS: Final = 1_000_000_000
@@ -247,41 +248,54 @@ def _named(function: Any, owner: type, real: Any) -> Any:
 
 
 # ── time-machine ────────────────────────────────────────────────────────────────────────────────────
-_TIME_MACHINE: Final = frozenset({"time_machine", "_time_machine"})
+_TIME_MACHINE: Final = "_time_machine"
 
 
-class _MakeWay:
-    """An import finder that finds nothing, and removes the patches before time-machine takes pointers to them."""
+class _Clock:
+    """The patches of the clock; they make way while time-machine takes pointers to the functions that they replace."""
 
-    def __init__(self, patches: Patches) -> None:
-        self._patches: Patches | None = patches
+    def __init__(self) -> None:
+        self._patches = Patches()
+        self._monotonic = time.monotonic
+        self.is_installed = True
+        """Whether the patches are in place, or return once time-machine is imported."""
+
+    def put(self) -> int:
+        """Patch; return how many attributes are patched."""
+        # Up to 2.x, time-machine takes its pointers only when time travel begins
+        take: Callable[[], object] | None = getattr(sys.modules.get(_TIME_MACHINE), "patch_if_needed", None)
+        if take is not None:
+            take()
+        _patch_numbers(self._patches)
+        _patch_loops(self._patches, self._monotonic)
+        _patch_calendar(self._patches)
+        _patch_datetime(self._patches)
+        _patch_date(self._patches)
+        return self._patches.total
+
+    def remove(self) -> None:
+        """Restore the originals."""
+        self._patches.undo()
+
+    def put_again(self, module: Any) -> None:
+        """Patch again: time-machine is imported."""
+        if self.is_installed and not self._patches.total:
+            self.put()
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
-        patches = self._patches
-        if patches is None or name not in _TIME_MACHINE:
-            return
-        self._patches = None
-        patches.undo()
-        run = active_run()
-        if run is not None:
-            run.hole("time_machine was imported: reads of the clock after that are not recorded")
+        """An import finder that finds nothing: time-machine is about to be imported."""
+        if name == _TIME_MACHINE and self._patches.total:
+            self.remove()
+            wrapt.register_post_import_hook(self.put_again, _TIME_MACHINE)
 
 
 def install(module: Any, patches: Patches) -> None:
     """Patch `time` and, with it, `datetime`."""
-    if not _TIME_MACHINE.isdisjoint(sys.modules):
-        raise RuntimeError("time_machine is imported already")
-    own = Patches()
-    monotonic = time.monotonic
-    _patch_numbers(own)
-    _patch_loops(own, monotonic)
-    _patch_calendar(own)
-    _patch_datetime(own)
-    _patch_date(own)
-    make_way = _MakeWay(own)
-    sys.meta_path.insert(0, make_way)
-    patches.replace(_Undo(own, make_way), "is_installed", False)
-    patches.beside += own.total - 1
+    clock = _Clock()
+    total = clock.put()
+    sys.meta_path.insert(0, clock)
+    patches.replace(_Undo(clock), "is_installed", False)
+    patches.beside += total - 1
 
 
 class _Undo:
@@ -289,14 +303,15 @@ class _Undo:
 
     is_installed = True
 
-    def __init__(self, patches: Patches, finder: _MakeWay) -> None:
-        object.__setattr__(self, "patches", patches)
-        object.__setattr__(self, "finder", finder)
+    def __init__(self, clock: _Clock) -> None:
+        object.__setattr__(self, "clock", clock)
 
     def __delattr__(self, name: str) -> None:
-        vars(self)["patches"].undo()
-        if vars(self)["finder"] in sys.meta_path:
-            sys.meta_path.remove(vars(self)["finder"])
+        clock = vars(self)["clock"]
+        clock.is_installed = False
+        clock.remove()
+        if clock in sys.meta_path:
+            sys.meta_path.remove(clock)
 
     def __setattr__(self, name: str, value: Any) -> None:
         return

@@ -44,7 +44,7 @@ def build_value(rows: Iterable[Any], columns: list[list[Any]] | None, rowcount: 
 def is_replayed_here() -> bool:
     """Whether a connection made here must not be real: in a replay, outside live calls."""
     run = active_run()
-    if run is None or run.session is None:
+    if run is None or run.resolver.connects:
         return False
     from spanreplay.replayer.sandbox.going_live import is_live
 

@@ -32,8 +32,8 @@ def is_by_program(run: Run, path: str, name: str) -> bool:
     written = run.written
     if written is None or not written.program_ns:
         return False
-    if run.session is not None:
-        return _is_next(run, run.session, f"tool:{name}", written.name(path))
+    if not run.resolver.keeps:
+        return _is_next(run, run.resolver.answers, f"tool:{name}", written.name(path))
     with unwatched():
         try:
             changed_ns = os.lstat(path).st_ctime_ns
@@ -53,7 +53,7 @@ def is_by_program(run: Run, path: str, name: str) -> bool:
 def note_missing(run: Run, path: str) -> None:
     """Note that a path in the code tree was missing before any program ran; call it where the read is not a call."""
     written = run.written
-    if written is None or written.state is None or written.program_ns or run.session is not None:
+    if written is None or written.state is None or written.program_ns or not run.resolver.keeps:
         return
     with unwatched():
         if "\0" not in path and not os.path.lexists(path) and is_code(path):

@@ -143,8 +143,7 @@ def _take_in(run: Run, path: str, mode: str) -> None:
     if is_live or run.overlay is None:
         return
     if "content" not in value:
-        why = f"the content of {path!r} was not recorded: it was too large"
-        raise run.session.at_hole(why) if run.session else OSError
+        run.resolver.leave_out(f"the content of {path!r} was not recorded: it was too large")
     run.overlay.have(path, "")
     if value["is_folder"]:
         run.overlay.have(path, "directory")

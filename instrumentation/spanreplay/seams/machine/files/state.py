@@ -76,14 +76,14 @@ class State:
             is_same = how == NOTHING and there
             if is_same:
                 return
-            is_first = run.process_group is None or run.session is not None or run.process_group.is_first_at(place)
+            is_first = run.process_group is None or not run.resolver.keeps or run.process_group.is_first_at(place)
             if not self._take(place, is_new=not there and is_first):
                 return
             arguments = {"path": written.name(path), "change": how}
-            if run.session is None or run.process_group is None:
+            if run.resolver.keeps or run.process_group is None:
                 if not there or not is_first:
                     return
-            elif not _was_recorded(run, run.session, arguments["path"]):
+            elif not _was_recorded(run, run.resolver.answers, arguments["path"]):
                 return
         call_sync(
             lambda: FunctionCall(Kind.TOOL.value, "lookup", Effect.READ.value, arguments),

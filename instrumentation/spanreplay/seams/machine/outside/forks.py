@@ -25,11 +25,12 @@ def note_fork(run: Run) -> None:
     if not starts_program(frame):
         run.forks += 1
         run.hole(f"the process forked at {ids.find_caller(3)}: calls of the child are not in this run")
-    elif run.session is None:
+    elif run.resolver.connects:
         leaks.note("process", "os.fork", "a program")
     elif not is_harmless_spawn(frame):
         from spanreplay.replayer.resolve.session import Session
         from spanreplay.replayer.sandbox import hermetic
 
-        if isinstance(run.session, Session):
-            hermetic.block(run.session, run, "process:start", "starting a program with os.fork")
+        session = run.resolver.answers
+        if isinstance(session, Session):
+            hermetic.block(session, run, "process:start", "starting a program with os.fork")

@@ -38,13 +38,13 @@ def _see(client: str) -> None:
     if run is None:
         return
     server = f"a server with {client}"
-    if run.session is None:
+    if run.resolver.connects:
         leaks.note("socket", client, server)
         return
     from spanreplay.replayer.sandbox.going_live import is_live
 
     if not run.is_ended and not is_live(run) and not is_telemetry_stack(_getframe(1)):
-        raise run.session.deny_socket(server)
+        raise run.resolver.answers.deny_socket(server)
 
 
 def _watched(real: Callable[..., Any], client: str) -> Callable[..., Any]:

@@ -50,8 +50,8 @@ class Given:
     def wait(self) -> None:
         """Ensure that the input is compared at the end of the run at the latest."""
         run = self._crossing.run
-        if run.session is not None and self._is_known and sees_effects(run):
-            run.session.on_end.append(self.compare_late)
+        if self._is_known and sees_effects(run):
+            run.resolver.on_stop(self.compare_late)
 
     def compare_late(self) -> None:
         """Compare at the end of the run. Notes a divergence."""
@@ -59,9 +59,10 @@ class Given:
 
     def compare(self, *, is_late: bool = False) -> None:
         """Note any difference. Raises: ReplayMiss, unless the plan serves changes or this is the end of the run."""
-        session, run = self._crossing.run.session, self._crossing.run
-        if self._is_compared or session is None:
+        run = self._crossing.run
+        if self._is_compared or run.resolver.keeps:
             return
+        session = run.resolver.answers
         self._is_compared = True
         now = self._read()
         if not self._is_known or not sees_effects(run):

@@ -53,7 +53,7 @@ states: Final[WeakKeyDictionary[Any, State]] = WeakKeyDictionary()
 
 def sees_datagrams(run: Run) -> bool:
     """Whether datagrams are calls; False in a replay of a recording without them."""
-    return run.session is None or bool(run.session.recording.root.env.get(DATAGRAMS))
+    return run.resolver.has(DATAGRAMS)
 
 
 def describe(name: str, arguments: Mapping[str, Any], effect: Effect = Effect.WRITE) -> FunctionCall:
@@ -85,7 +85,7 @@ def records(by: str) -> bool:
 def drops(by: str) -> bool:
     """Whether this replay drops what is sent here."""
     run = active_run()
-    if by == BY_AGENT or run is None or run.session is None or run.session.has_gone_on:
+    if by == BY_AGENT or run is None or run.resolver.connects or run.resolver.answers.has_gone_on:
         return False
     return current_crossing(run.root_lane) is None and sees_datagrams(run)
 
@@ -107,10 +107,10 @@ def _send(sock: Any, frame: FrameType, name: str, data: Any, address: Any, more:
 
 def _note_dropped(address: Any) -> None:
     run = active_run()
-    if run is not None and run.session is not None:
+    if run is not None:
         from spanreplay.replayer.sandbox.dropped import note_dropped
 
-        note_dropped(run.session, run.redactor.text(_show(address)))
+        note_dropped(run.resolver.answers, run.redactor.text(_show(address)))
 
 
 def _join(buffers: Any) -> bytes:
@@ -157,8 +157,7 @@ def _patch_sending(patches: Patches, cls: Any) -> None:
 def _wait_for_end(crossing: Crossing) -> None:
     """Wait until the run is over, as the recorded call did. Raises: ReplayMiss."""
     run, over = crossing.run, threading.Event()
-    if run.session is not None:
-        run.session.on_end.append(over.set)
+    run.resolver.on_stop(over.set)
     while not run.is_ended and not over.wait(_WAIT_S):
         pass
     raise ReplayMiss("the run ended while this waited for a datagram")
@@ -169,11 +168,8 @@ def _receive(sock: Any, frame: FrameType, name: str, asked: Mapping[str, Any], r
     state = _find(sock, frame, is_new=False)
     if state is None or not state.is_heard:
         return real()
-    if drops(state.by):
-        session = getattr(active_run(), "session", None)
-        if session is None:
-            return real()
-        raise session.deny_socket(_show(state.peer))
+    if drops(state.by) and (run := active_run()) is not None:
+        raise run.resolver.answers.deny_socket(_show(state.peer))
     if not records(state.by):
         if state.by == BY_LIBRARY:
             leaks.note("socket", f"socket.{name}", _show(state.peer))
@@ -322,8 +318,7 @@ def _replace(patches: Patches, cls: Any, function: Any) -> None:
 
 def attach(run: Run) -> None:
     """State in a recording that its datagrams are calls."""
-    if run.session is None:
-        run.environment = {**run.environment, DATAGRAMS: True}
+    run.resolver.declare(DATAGRAMS)
 
 
 def install(module: Any, patches: Patches) -> None:
