@@ -37,7 +37,7 @@ COMMANDS: Final = {
     "report": ("report", "Show a replay's verdict in another format"),
     "export": ("export", "Write a run to a .replay file"),
     "verify": ("verify", "Check that runs are unchanged since they were recorded"),
-    "import": ("import_", "Import a .replay file, or spans as JSON"),
+    "import": ("import_", "Import a .replay file, spans as JSON, or cassettes of vcrpy"),
     "doctor": ("doctor", "Check what would be recorded, and what prevents it"),
     "ship": ("ship", "Send local recordings to the collector"),
     "completion": ("completion", "Print the shell's completion script"),

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
+from spanreplay.model.attributes import IMPORTED
+
 LOST = "lost_processes"
 """Member of the manifest: the number of the run's processes that ended without reporting their work."""
 SHARED = "shared_workers"
@@ -153,6 +155,11 @@ class Recording:
     def run_id(self) -> str:
         """The run's id, 32 hexadecimal characters."""
         return self.root.run_id
+
+    @property
+    def is_imported(self) -> bool:
+        """Whether it was made of a cassette: it holds HTTP requests, and nothing else that the program did."""
+        return bool(self.root.env.get(IMPORTED))
 
     def completeness(self) -> Completeness:
         """Compare the calls with the root's manifest; pure, O(calls)."""

@@ -303,8 +303,8 @@ class Resolver(Protocol):
     def add_parts(self, parts: Mapping[int, Mapping[str, Any]]) -> bool:
         """Add what other processes found; return whether that is all that counts of them."""
 
-    def admits_call(self) -> bool:
-        """Whether one more call may be part of the run; if not, it is made but not recorded."""
+    def admits_call(self, *, is_http: bool) -> bool:
+        """Whether one more call, of HTTP or not, may be part of the run; if not, its code runs as if unpatched."""
 
     def resolve(self, crossing: Any) -> None:
         """Set the response that a call is served, or leave it to be made. Raises: ReplayMiss."""

@@ -12,9 +12,7 @@ pytest loads this module in every run, so it imports only pytest until a marked 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import os
-import re
 from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -31,8 +29,6 @@ MODES: Final = ("replay", "record", "once", "new", "off")
 MODE_ALIASES: Final = {"none": "replay", "all": "record", "rewrite": "record", "new_episodes": "new", "auto": "new"}
 """Names of the modes in vcrpy and pytest-recording."""
 _RECORDING: Final = frozenset({"record", "new"})
-_NAME_CHARACTERS_MAX: Final = 120
-_UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.=+-]+")
 _KEYWORDS: Final = frozenset({"live", "stub", "on_change", "mode", "sandbox"})
 _SIGNATURE: Final = "replay(source=None, *, live=(), stub=(), on_change='stop', mode=None, sandbox=True)"
 _session_key: Final = pytest.StashKey["ReplaySession"]()
@@ -220,6 +216,7 @@ def replay_plan(request: pytest.FixtureRequest, replay_config: dict[str, Any]) -
 @pytest.fixture
 def replay_session(request: pytest.FixtureRequest, replay_plan: Plan, replay_config: dict[str, Any]) -> ReplaySession:
     """The replay of this test: `.served`, `.divergences`, `.verdict()`, `.mode`; it starts with the test's body."""
+    from spanreplay.testing.file_names import safe_name
     from spanreplay.testing.pytest_session import ReplaySession
 
     item, config = request.node, request.config
@@ -293,8 +290,10 @@ def _choose_mode(config: pytest.Config, marked: Any, file: str | None) -> str:
 def find_source(named: str, test_file: Path, node_id: str) -> tuple[str, bool]:
     """A mark's source, and whether it is a file: a path (first beside the test), a run id, or the default file."""
     if not named:
+        from spanreplay.testing.file_names import FOLDER, safe_name
+
         test = node_id.partition("::")[2].replace("::", ".")
-        return str(test_file.parent / "recordings" / test_file.stem / f"{safe_name(test)}.replay"), True
+        return str(test_file.parent / FOLDER / test_file.stem / f"{safe_name(test)}.replay"), True
     beside = test_file.parent / named
     if beside.is_file():
         return str(beside), True
@@ -302,12 +301,6 @@ def find_source(named: str, test_file: Path, node_id: str) -> tuple[str, bool]:
         return str(Path(named).absolute()), True
     is_path = Path(named).suffix in (".replay", ".jsonl", ".spool")
     return (str(beside), True) if is_path else (named, False)
-
-
-def safe_name(name: str) -> str:
-    """A file name for a test, different for every test."""
-    safe = _UNSAFE.sub("-", name).strip("-")[:_NAME_CHARACTERS_MAX]
-    return safe if safe == name else f"{safe}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 @pytest.fixture

@@ -80,7 +80,7 @@ class LiveResolver:
         return False
 
     # ── calls ───────────────────────────────────────────────────────────────────────────────────────
-    def admits_call(self) -> bool:
+    def admits_call(self, *, is_http: bool) -> bool:
         """Whether the run has room for one more call; counted if not."""
         has_room = self._run.calls < config.CALLS_MAX
         if not has_room:

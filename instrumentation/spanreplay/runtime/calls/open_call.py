@@ -433,7 +433,7 @@ def open_crossing(run: Run, spec: Spec) -> Crossing:
     return crossing
 
 
-def begin(build: Any, *args: Any, is_for_model: bool = False) -> Crossing | None:
+def begin(build: Any, *args: Any, is_for_model: bool = False, is_http: bool = False) -> Crossing | None:
     """Open a call described by `build(run, *args)`; None when nothing is to be recorded.
 
     Suppression keeps exporters out. An instrumentor that suppresses others (Logfire) does so around calls of models,
@@ -443,12 +443,14 @@ def begin(build: Any, *args: Any, is_for_model: bool = False) -> Crossing | None
     go live.
     """
     run = active_run()
-    return None if run is None or (is_suppressed() and not is_for_model) else begin_in(run, build, *args)
+    return (
+        None if run is None or (is_suppressed() and not is_for_model) else begin_in(run, build, *args, is_http=is_http)
+    )
 
 
-def begin_in(run: Run, build: Any, *args: Any) -> Crossing | None:
+def begin_in(run: Run, build: Any, *args: Any, is_http: bool = False) -> Crossing | None:
     """`begin`, if it is already known that calls are recorded here."""
-    if not run.resolver.admits_call():
+    if not run.resolver.admits_call(is_http=is_http):
         return None
     begun = METER.enter() if METER.is_on else -1
     try:

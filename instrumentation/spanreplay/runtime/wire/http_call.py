@@ -44,8 +44,6 @@ from spanreplay.runtime.wire.telemetry import answer_report, is_telemetry
 
 Headers = Iterable[tuple[str, str]]
 _STREAM_TYPES: Final = ("event-stream", "eventstream", "ndjson", "stream+json")
-
-
 CHUNK_ENDS: Final = "chunk_ends"
 """Member of a reply whose agent reads whole chunks of the transfer encoding: numbers of the pieces that end one."""
 
@@ -143,7 +141,7 @@ class HttpCall:
 
     def open(self, *, is_for_model: bool = False) -> bool:
         """Register the call with its run; return False if it is not recorded. Raises: ReplayMiss."""
-        self.crossing = begin(self._build_spec, is_for_model=is_for_model)
+        self.crossing = begin(self._build_spec, is_for_model=is_for_model, is_http=True)
         if self.crossing is not None and self.crossing.served is not None:
             self._load(self.crossing)
         return self.crossing is not None
@@ -344,6 +342,11 @@ class HttpCall:
         if not self._pending or self._pending[0].status:
             return None
         return str((self._pending[0].error or {}).get("at", ""))
+
+    @property
+    def has_hops(self) -> bool:
+        """Whether responses are left after the one that was returned last."""
+        return bool(self._pending)
 
     @property
     def _first_part(self) -> int:

@@ -67,6 +67,8 @@ class Urllib3Seam:
         retries = given["retries"]
         if not isinstance(retries, self._urllib3.Retry):
             retries = self._urllib3.Retry.from_int(retries, redirect=given["redirect"])
+        while call.has_hops and given["redirect"] and retries.redirect is not False:  # of a cassette: the pool follows
+            reply = call.next_reply()
         return rebuild_urllib3(
             self._urllib3.HTTPResponse,
             self._urllib3._collections.HTTPHeaderDict,
