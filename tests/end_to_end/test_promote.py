@@ -176,3 +176,77 @@ def test_s49_a_request_of_a_service_is_promoted(provider: Provider, tmp_path: Pa
     assert len(json.loads(done.stdout)["files"]) == 3
     passed = _pytest(workplace, "tests")
     assert passed.returncode == 0, passed.stdout
+
+
+RIGHT: Final = """
+import spanreplay
+from openai import OpenAI
+from rules import round_price
+
+@spanreplay.boundary("tool", effect="read")
+def find_price(what):
+    return 190
+
+made = OpenAI().chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": "hello"}])
+print(made.choices[0].message.content, round_price(find_price("shares")))
+"""
+ROUND: Final = "def round_price(price):\n    return price\n"
+
+
+def _same(workplace: Workplace, *options: str) -> subprocess.CompletedProcess[str]:
+    return workplace.run("promote", "latest", "--same", *options, "--", str(workplace.python), "agent.py")
+
+
+def test_n11_a_run_that_was_right_becomes_a_test_that_passes_on_both_commits(
+    provider: Provider, tmp_path: Path
+) -> None:
+    """The replay is identical at both commits before the test is written; it fails as soon as the run changes."""
+    workplace = Workplace(tmp_path, provider.environ())
+    workplace.write("agent.py", RIGHT)
+    workplace.write("rules.py", ROUND)
+    before = commit(tmp_path, "a price")
+    workplace.record("agent.py")
+    provider.stop()
+    workplace.write("rules.py", "# exact\n" + ROUND.replace("return price", "return int(price)"))
+    after = commit(tmp_path, "an exact price")
+    workplace.write("rules.py", ROUND.replace("return price", "return price + 1"))
+    wrong = commit(tmp_path, "a wrong price")
+
+    for options, where in (
+        (("--bad", before, "--good", wrong), wrong[:10]),
+        (("--bad", wrong, "--good", before), wrong[:10]),
+        (("--bad", before), "the working tree"),
+    ):
+        refused = _same(workplace, *options)
+        assert refused.returncode == 1, refused.stderr
+        assert f"the run is not identical at {where}, so a test would fail there" in refused.stderr
+        assert "standard output differs" in refused.stderr
+    assert not (tmp_path / "tests").exists()
+
+    done = _same(workplace, "--bad", before, "--good", after, "--json")
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[:2] for line in done.stderr.splitlines()[:2]] == [
+        [before[:10], "identical"],
+        [after[:10], "identical"],
+    ]
+    made: dict[str, Any] = json.loads(done.stdout)
+    assert made["same"] is True
+    test, recording = (tmp_path / name for name in made["files"])
+    assert (test.parent, recording.parent) == (tmp_path / "tests" / "incidents",) * 2
+    assert str(tmp_path) not in test.read_text()
+    failed = _pytest(workplace, str(test))
+    assert failed.returncode == 1, failed.stdout
+    assert "which was right, is diverged now: the process's standard output differs" in failed.stdout
+    workplace.write("rules.py", "# a benign change\n" + ROUND)
+    passed = _pytest(workplace, str(test))
+    assert passed.returncode == 0, passed.stdout
+
+
+def test_n11_a_promotion_says_which_kind_it_is(incident: tuple[Workplace, str, str]) -> None:
+    """Neither a wrong call nor --same, or both, is a usage error: nothing is promoted by accident."""
+    workplace, _, _ = incident
+    for options in ((), ("--same", "--never", str(CALL))):
+        done = workplace.run("promote", "latest", *options, "--", str(workplace.python), "agent.py")
+        assert done.returncode == 2
+        assert "--never N" in done.stderr
+    assert not (workplace.path / "tests").exists()

@@ -31,7 +31,7 @@ COMMANDS: Final = {
     "resume": ("resume", "Resume a run that is waiting for a human, or was killed"),
     "diff": ("compare.diff", "Show how two recorded runs differ, and where they diverge"),
     "bisect": ("compare.bisect", "Find the commit that changed what a run does"),
-    "promote": ("compare.promote", "Turn a run that went wrong into a test"),
+    "promote": ("compare.promote", "Turn a run that went wrong, or was right, into a test"),
     "mutate": ("mutate", "Find out which recorded fields the outcome depends on"),
     "drift": ("drift", "Find models that answer equal requests differently than before"),
     "report": ("report", "Show a replay's verdict in another format"),

@@ -1,4 +1,8 @@
-"""The assertion of promoted tests: a wrong call is not made again, and the run has not changed elsewhere before it."""
+"""The assertions of promoted tests.
+
+Fail-to-pass: a wrong call is not made again, and the run has not changed elsewhere before it. Pass-to-pass: a run that
+was right has not changed at all.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["Instead", "check_promoted", "find_instead", "is_made"]
+__all__ = ["IDENTICAL", "Instead", "check_promoted", "check_same", "find_instead", "is_made"]
 
+IDENTICAL: Final = "identical"
 _STATUSES: Final = (0, 3, 4)
 _TIMEOUT_S: Final = 600.0
 _MAIN: Final = "from spanreplay.cli import main; main()"
@@ -49,6 +54,29 @@ def check_promoted(
             f"written: {_describe(tuple(instead))}. It says nothing about that call any more: record the run "
             "again with the code of now, or promote it again"
         )
+
+
+def check_same(
+    recording: str | os.PathLike[str],
+    *,
+    command: Sequence[str],
+    cwd: str | os.PathLike[str],
+    timeout_s: float = _TIMEOUT_S,
+) -> None:
+    """Replay a recording with today's code; `spanreplay promote --same` writes tests that call this function.
+
+    No live call is made and nothing is written. Raises: AssertionError unless the replay is identical, with the first
+    difference; RuntimeError if there is no verdict.
+    """
+    verdict = _replay(recording, command, cwd, timeout_s)
+    if verdict.get("verdict") == IDENTICAL:
+        return
+    first = next((each for each in verdict.get("divergences") or [] if not each.get("downstream")), None)
+    what = str(first.get("message", "")) if first is not None else "; ".join(verdict.get("reasons") or [])
+    raise AssertionError(
+        f"run {verdict.get('run_id', '')}, which was right, is {verdict.get('verdict')} now: {what}. If this change is "
+        "intended, record the run again and promote it again"
+    )
 
 
 def is_made(verdict: Mapping[str, Any], span_id: str) -> bool:

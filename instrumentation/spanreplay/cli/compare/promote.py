@@ -1,12 +1,16 @@
-"""`spanreplay promote`: turn a run in which something went wrong into a test that fails until it is fixed."""
+"""`spanreplay promote`: turn a run in which something went wrong into a test that fails until it is fixed.
+
+With --same, a run that was right becomes a test that fails when the run changes.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -19,7 +23,7 @@ from spanreplay.cli.terminal import print_data, print_json, say
 from spanreplay.model.call import CallRecord, Recording
 from spanreplay.model.errors import ConfigError
 from spanreplay.report.shape import Verdict
-from spanreplay.testing.promoted import Instead, find_instead, is_made
+from spanreplay.testing.promoted import IDENTICAL, Instead, find_instead, is_made
 from spanreplay.units.stated import find_unit
 
 __all__ = ["promote_command"]
@@ -46,14 +50,35 @@ def test_{name}():
         cwd=HERE / {cwd!r},
     )
 '''
+_SAME_TEST: Final = '''"""Written by `spanreplay promote --same` from run {run_id}: it was right, and must stay so."""
+
+import sys
+from pathlib import Path
+
+from spanreplay.testing.promoted import check_same
+
+HERE = Path(__file__).parent
+
+
+def test_{name}():
+    check_same(HERE / {file!r}, command=({command}), cwd=HERE / {cwd!r})
+'''
 
 
 @click.command("promote")
 @click.argument("source", metavar="RUN", shell_complete=runs.complete_run)
 @click.argument("command", metavar="[-- CMD...]", nargs=-1, type=click.UNPROCESSED)
-@click.option("--never", "number", required=True, type=click.IntRange(1), help="The call that must not be made again.")
-@click.option("--bad", default="", metavar="COMMIT", help="A commit that makes it; default: that of the recording.")
-@click.option("--good", default="", metavar="COMMIT", help="A commit that does not; default: the working tree.")
+@click.option("--never", "number", type=click.IntRange(1), help="The call that must not be made again.")
+@click.option("--same", "is_same", is_flag=True, help="The run was right: nothing in it may change.")
+@click.option(
+    "--bad",
+    default="",
+    metavar="COMMIT",
+    help="A commit that makes the call, or with --same the one before a change; default: that of the recording.",
+)
+@click.option(
+    "--good", default="", metavar="COMMIT", help="The commit with the fix or change; default: the working tree."
+)
 @click.option(
     "--to",
     "folder",
@@ -70,7 +95,8 @@ def promote_command(
     *,
     source: str,
     command: tuple[str, ...],
-    number: int,
+    number: int | None,
+    is_same: bool,
     bad: str,
     good: str,
     folder: Path,
@@ -83,9 +109,17 @@ def promote_command(
     The test is tried first: it must fail at --bad and pass at --good, or nothing is written. It passes as long as the
     code behaves like that of --good; if the run changes elsewhere before the call, the test fails and says so.
 
+    With --same it is a test that fails when a run that was right changes: its replays at --bad and at --good must both
+    be identical.
+
     \b
     spanreplay promote 0192f3a4b5c67 --never 7 -- python agent.py
+    spanreplay promote 0192f3a4b5c67 --same -- python agent.py
     """
+    if (number is None) is not is_same:
+        raise click.UsageError(
+            "name the call that must not be made again (--never N), or say --same if the run was right"
+        )
     with work_folder() as work:
         found = open_source(source, work)
         agent = find_recorded_agent(command, found.recording)
@@ -93,28 +127,32 @@ def promote_command(
         name = _choose_name(name, found.recording, number)
         repository = Repository(Path.cwd())
         replays = Replays(found, agent, repository, work, timeout_s)
-        wrong = repository.find(bad or str(found.recording.root.env.get("git_sha") or "HEAD"))
-        right = repository.find(good) if good else ""
-        instead = _prove(replays, number, wrong, right)
-        files = _write(found, folder, name, number, instead, agent)
-    result = {"run_id": found.recording.run_id, "never": number, "instead": list(instead), "files": files}
+        before = repository.find(bad or str(found.recording.root.env.get("git_sha") or "HEAD"))
+        after = repository.find(good) if good else ""
+        told: dict[str, Any] = {"same": True}
+        if number is None:
+            _prove_same(replays, before, after)
+        else:
+            told = {"never": number, "instead": list(_prove(replays, number, before, after))}
+        files = _write(found, folder, name, told, agent)
     if as_json:
-        print_json(result)
+        print_json({"run_id": found.recording.run_id, **told, "files": files})
     else:
         print_data("\n".join(files))
         say(f"run it: pytest {files[0]}")
 
 
-def _choose_name(name: str, recording: Recording, number: int) -> str:
+def _choose_name(name: str, recording: Recording, number: int | None) -> str:
     """The test's name. Raises: ConfigError if there is no such call, or the name is not valid for a test."""
     call = next((each for each in recording.calls if each.number == number), None)
-    if call is None:
+    if call is None and number is not None:
         raise ConfigError(
             f"run {recording.run_id} has no call {number}; it has {len(recording.calls):,}",
             hint=f"spanreplay show {recording.run_id}",
         )
-    words = re.sub(r"[^a-z0-9]+", "_", call.name.lower()).strip("_")[:40] or call.kind
-    chosen = name or f"no_{words}_{recording.run_id[:13]}"
+    kind, subject = ("same", recording.root.app) if call is None else ("no", call.name)
+    words = re.sub(r"[^a-z0-9]+", "_", subject.lower()).strip("_")[:40] or ("run" if call is None else call.kind)
+    chosen = name or f"{kind}_{words}_{recording.run_id[:13]}"
     if not _NAME.match(chosen):
         raise ConfigError(
             f"{chosen!r} is not a valid name for a test",
@@ -152,6 +190,19 @@ def _prove(replays: Replays, number: int, bad: str, good: str) -> Instead:
     return instead
 
 
+def _prove_same(replays: Replays, before: str, after: str) -> None:
+    """Raises: ConfigError, which names the commit, unless the run is identical at both."""
+    for sha in (before, after):
+        where = sha[:SHORT] or _HERE
+        verdict = replays.replay(sha) if sha else replays.replay_here()
+        _tell(where, verdict)
+        if verdict["verdict"] != IDENTICAL:
+            raise ConfigError(
+                f"the run is not identical at {where}, so a test would fail there: {describe_shortly(verdict)}",
+                hint="--same needs a complete run that is equal at both commits: choose others, or record again",
+            )
+
+
 def _is_made(where: str, verdict: Verdict, call: CallRecord) -> bool:
     try:
         return is_made(verdict, call.span_id)
@@ -169,7 +220,7 @@ def _tell(where: str, verdict: Verdict) -> None:
 
 
 # ── the files ───────────────────────────────────────────────────────────────────────────────────────
-def _write(found: Source, folder: Path, name: str, number: int, instead: Instead, agent: Agent) -> list[str]:
+def _write(found: Source, folder: Path, name: str, told: Mapping[str, Any], agent: Agent) -> list[str]:
     """Write the test and its recording; return their paths. Raises: ConfigError if the test already exists."""
     test = folder / f"test_{name}.py"
     if test.exists():
@@ -177,12 +228,12 @@ def _write(found: Source, folder: Path, name: str, number: int, instead: Instead
     folder.mkdir(parents=True, exist_ok=True)
     recordings = _write_recordings(found, folder)
     up = os.path.relpath(Path.cwd(), folder.absolute())
-    text = _TEST.format(
+    text = (_TEST if "never" in told else _SAME_TEST).format(
         run_id=found.recording.run_id,
         name=name,
-        number=number,
+        number=told.get("never"),
         file=recordings[0].name,
-        instead=instead,
+        instead=tuple(told.get("instead", ())),
         command=_describe_command(agent),
         cwd=up,
     )
