@@ -15,7 +15,7 @@ from urllib.parse import urljoin
 
 from spanreplay.model import attributes as names
 from spanreplay.model import config, ids
-from spanreplay.model.call import Outcome
+from spanreplay.model.call import IMPORTED, Outcome
 from spanreplay.model.errors import SpanreplayError
 from spanreplay.model.levels import CALLS
 from spanreplay.recording.cassettes import Cassette, Interaction
@@ -95,7 +95,7 @@ def _build_run(name: str, run_id: str, writer: SpoolWriter, cassette: Cassette) 
         run_id=run_id,
         emitter=Emitter([chain], resource),
         redactor=redactor,
-        environment={names.IMPORTED: cassette.tool},
+        environment={IMPORTED: cassette.tool},
         level=CALLS,
     )
 

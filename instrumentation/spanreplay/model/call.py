@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
-from spanreplay.model.attributes import IMPORTED
-
+IMPORTED = "imported"
+"""Member of the environment: the tool whose cassette a recording was made of."""
 LOST = "lost_processes"
 """Member of the manifest: the number of the run's processes that ended without reporting their work."""
 SHARED = "shared_workers"
