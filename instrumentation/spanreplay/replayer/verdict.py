@@ -50,6 +50,7 @@ EXIT_CODES: Final = {
     RESUMED: 0,
 }
 _DIFF_LINES_MAX: Final = 40
+_LEFT_SHOWN_MAX: Final = 10
 
 
 def build_verdict(
@@ -99,7 +100,11 @@ def build_verdict(
         "divergences": [d.to_json() for d in divergences],
         "divergences_total": max(session.findings.divergences_total, len(divergences)),
         **({"ignored_diffs": [i.to_json() for i in session.findings.ignored]} if session.findings.ignored else {}),
-        "reasons": [r for r in (session.tampering, session.stopped, *session.completeness.reasons) if r],
+        "reasons": [
+            reason
+            for reason in (session.tampering, session.stopped, *session.completeness.reasons, _left(session, missing))
+            if reason
+        ],
         **({"stopped": session.stopped} if session.stopped else {}),
         **({"suspended": dict(run.suspended)} if run.suspended else {}),
         "error": session.internal_error,
@@ -155,7 +160,8 @@ def _find_divergences(
         divergences = [replace(d, is_downstream=d.is_downstream or d.kind == "order_stall") for d in divergences]
     blocked = [_blocked(address, any(not d.is_downstream for d in divergences)) for address in session.sockets_denied]
     if not session.has_reached_frontier:
-        left = _missing_calls(session, missing, {d.recorded_span_id for d in divergences})
+        known = {d.recorded_span_id for d in divergences}
+        left = [] if recording.is_imported else _missing_calls(session, missing, known)
         # A program that is denied a connection ends there
         divergences += [*blocked, *(replace(each, is_downstream=True) for each in left)] if blocked else left
     else:
@@ -228,6 +234,22 @@ def _order_moves(session: Session) -> list[Divergence]:
             found[at] = replace(found[at], is_downstream=True, downstream_of=skipped.seq)
             found.insert(at, _missing(skipped, session.recording.run_id, root=None))
     return found
+
+
+def _left(session: Session, missing: list[CallRecord]) -> str:
+    """Return the reason why it is unknown whether requests of a cassette are missing; '' if all of them were made.
+
+    A cassette collects requests: of earlier versions of a test, and of each time that it was extended.
+    """
+    if not session.recording.is_imported or not missing or session.is_stopped:
+        return ""
+    numbers = ", ".join(str(call.number) for call in missing[:_LEFT_SHOWN_MAX])
+    more = f" and {len(missing) - _LEFT_SHOWN_MAX} more" if len(missing) > _LEFT_SHOWN_MAX else ""
+    recorded = len(session.recording.calls)
+    return (
+        f"{len(missing)} of the cassette's {recorded} requests were not made (calls {numbers}{more}): they may be left "
+        "over from earlier recordings"
+    )
 
 
 def _missing_calls(session: Session, missing: list[CallRecord], known: set[str]) -> list[Divergence]:

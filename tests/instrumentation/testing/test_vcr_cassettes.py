@@ -95,6 +95,15 @@ print(agent.everything())
 """
 
 
+UNREAD = """\
+import agent, requests
+answer = requests.get(agent.SITE + "/packed", stream=True)
+print(answer.status_code)
+answer.close()
+"""
+"""Reads no body, which the cassette holds whole."""
+
+
 def _packed(handler: Handler) -> None:
     body = gzip.compress(json.dumps({"key": SECRET, "name": "Ada"}).encode())
     headers = {"content-encoding": "gzip", "content-type": "application/json", "set-cookie": f"sid={COOKIE}"}
@@ -178,8 +187,15 @@ def test_w6_a_program_replays_a_cassette_and_the_verdict_says_what_it_lacks(tmp_
 
     (tmp_path / "program.py").write_text("import agent; agent.ask('one')")
     fewer = shell.spanreplay("replay", "run.replay", "--", "python", "program.py")
-    assert fewer.returncode == 3
-    assert "was recorded but not made now" in fewer.stderr
+    assert fewer.returncode == 4
+    assert "8 of the cassette's 9 requests were not made (calls 2, 3, 4, 5, 6, 7, 8, 9)" in fewer.stderr
+    (tmp_path / "program.py").write_text("import agent; agent.ask('another')")
+    other = shell.spanreplay("replay", "run.replay", "--", "python", "program.py")
+    assert other.returncode == 3
+    assert "now      'another'" in other.stderr
+    (tmp_path / "program.py").write_text(UNREAD)
+    unread = shell.spanreplay("replay", "run.replay", "--", "python", "program.py")
+    assert (unread.returncode, unread.stdout) == (4, "200\n"), unread.stderr
 
 
 def test_w6_secrets_of_a_cassette_are_redacted_while_it_is_imported(tmp_path: Path, provider: Provider) -> None:

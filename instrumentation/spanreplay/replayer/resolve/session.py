@@ -412,7 +412,7 @@ class Session:
         """Note the streams of which less was read than recorded; call once, after the agent has ended."""
         with self._lock:
             streams, self._streams = self._streams, {}
-            if self.is_stopped or self.has_reached_frontier:
+            if self.is_stopped or self.has_reached_frontier or self.recording.is_imported:  # all of a body is recorded
                 return
             for settle in self.on_end:
                 settle()
