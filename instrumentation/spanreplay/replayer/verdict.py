@@ -100,11 +100,7 @@ def build_verdict(
         "divergences": [d.to_json() for d in divergences],
         "divergences_total": max(session.findings.divergences_total, len(divergences)),
         **({"ignored_diffs": [i.to_json() for i in session.findings.ignored]} if session.findings.ignored else {}),
-        "reasons": [
-            reason
-            for reason in (session.tampering, session.stopped, *session.completeness.reasons, _left(session, missing))
-            if reason
-        ],
+        "reasons": _find_reasons(session, missing),
         **({"stopped": session.stopped} if session.stopped else {}),
         **({"suspended": dict(run.suspended)} if run.suspended else {}),
         "error": session.internal_error,
@@ -234,6 +230,12 @@ def _order_moves(session: Session) -> list[Divergence]:
             found[at] = replace(found[at], is_downstream=True, downstream_of=skipped.seq)
             found.insert(at, _missing(skipped, session.recording.run_id, root=None))
     return found
+
+
+def _find_reasons(session: Session, missing: list[CallRecord]) -> list[str]:
+    """Return why the verdict is not `identical` although nothing differs."""
+    found = (session.tampering, session.stopped, *session.completeness.reasons, _left(session, missing))
+    return [reason for reason in found if reason]
 
 
 def _left(session: Session, missing: list[CallRecord]) -> str:
