@@ -30,7 +30,7 @@ from spanreplay.cli.reports import check_files, write_files, write_github
 from spanreplay.cli.runs import earlier, runs, shared_work
 from spanreplay.cli.terminal import open_console, say
 from spanreplay.model import config
-from spanreplay.model.call import Completeness, Recording
+from spanreplay.model.call import Recording
 from spanreplay.model.errors import ConfigError, SourceError, SpanreplayError
 from spanreplay.recording.catalog import Catalog
 from spanreplay.replayer.resolve.plan import COMPARABLE
@@ -149,8 +149,11 @@ def print_verdict(verdict: Verdict) -> None:
     open_console(stderr=True).print(render(verdict), soft_wrap=True)
 
 
-def _warn_incomplete(completeness: Completeness) -> None:
-    if not completeness.is_complete:
+def _warn_incomplete(recording: Recording) -> None:
+    completeness = recording.completeness()
+    if recording.is_imported:
+        say("; ".join(completeness.reasons[:REASONS_SAID_MAX]))
+    elif not completeness.is_complete:
         reasons = "; ".join(completeness.reasons[:REASONS_SAID_MAX])
         say(f"the recording is incomplete, so it is replayed up to where it ends ({reasons})")
 
@@ -312,7 +315,7 @@ def replay_command(ctx: click.Context, /, *, source: str, command: tuple[str, ..
             ctx.exit(show(refuse(found.recording)))
         settings |= limit_idle(found.recording, plan, options)
         serve = None if options["port"] is None else _open_port(options["port"], found.recording)
-        _warn_incomplete(completeness)
+        _warn_incomplete(found.recording)
         is_searching = options["warm"] == earlier.AUTO
         aside = STDERR if is_searching or "-" in files.values() else None  # standard output holds the report alone
         judge = partial(_judge, agent, found, folder, aside)

@@ -243,11 +243,12 @@ def _left(session: Session, missing: list[CallRecord]) -> str:
 
     A cassette collects requests: of earlier versions of a test, and of each time that it was extended.
     """
+    missing = [call for call in missing if call.parent < 0]  # the others are later hops of redirects
     if not session.recording.is_imported or not missing or session.is_stopped:
         return ""
     numbers = ", ".join(str(call.number) for call in missing[:_LEFT_SHOWN_MAX])
     more = f" and {len(missing) - _LEFT_SHOWN_MAX} more" if len(missing) > _LEFT_SHOWN_MAX else ""
-    recorded = len(session.recording.calls)
+    recorded = sum(call.parent < 0 for call in session.recording.calls)
     return (
         f"{len(missing)} of the cassette's {recorded} requests were not made (calls {numbers}{more}): they may be left "
         "over from earlier recordings"
