@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import subprocess
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+import httpx
 import pytest
 import websockets
 
@@ -16,7 +18,7 @@ from support.provider import Provider
 from support.redis_server import a_redis
 from support.replaying import TIMEOUT_S, Workplace
 from support.suites import replay_suite
-from support.units import COMMAND, prepare, serve
+from support.units import COMMAND, Server, await_true, prepare, serve
 
 KNOWN: Final = """
 import time, uuid
@@ -160,6 +162,76 @@ def test_p2_p4_a_websocket_session_is_identical_behind_the_earlier_ones(provider
         for text in TEXTS:
             asyncio.run(ask(server.url, text))
         server.await_ends()
+        server.stop()
+    provider.stop()
+    _insist(place, _units(place), COMMAND)
+
+
+SCHEDULED: Final = """
+import asyncio, sys
+from contextlib import asynccontextmanager
+from datetime import timezone
+
+import known
+from apscheduler.events import EVENT_JOB_EXECUTED
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
+from fastapi import FastAPI
+
+scheduler = AsyncIOScheduler(timezone=timezone.utc)
+
+@asynccontextmanager
+async def lifespan(app):
+    scheduler.start()
+    yield
+
+app = FastAPI(lifespan=lifespan)
+
+@app.get("/later")
+async def later(text: str):
+    scheduler.add_job(known.aask, args=[text], misfire_grace_time=None)
+
+@app.get("/now")
+async def now(text: str):
+    return await known.aask(text)
+
+async def main():
+    scheduler.start()
+    ended = asyncio.Event()
+    scheduler.add_listener(lambda event: ended.set(), EVENT_JOB_EXECUTED)
+    for function, text in zip((known.aask, known.ask, known.aask), sys.argv[1:]):
+        ended.clear()
+        scheduler.add_job(function, args=[text], misfire_grace_time=None)
+        await ended.wait()
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+
+
+def test_p3_p4_a_job_on_a_loop_is_identical_behind_the_earlier_ones(provider: Provider, tmp_path: Path) -> None:
+    """Coroutines and functions that an `AsyncIOScheduler` calls share a cache."""
+    place = prepare(tmp_path, provider, SCHEDULED)
+    place.write("known.py", KNOWN)
+    place.record("app.py", *TEXTS)
+    provider.stop()
+    _insist(place, _units(place), ("app.py", *TEXTS))
+
+
+def _have_ended(server: Server, count: int) -> bool:
+    return sum(bool(unit.root.manifest) for unit in server.units()) == count
+
+
+@pytest.mark.parametrize("paths", [("/later", "/now"), ("/now", "/later")], ids=["request", "job"])
+def test_p3_p4_requests_and_jobs_of_one_process_are_replayed_before_a_unit(
+    paths: tuple[str, str], provider: Provider, tmp_path: Path
+) -> None:
+    """A request needs what a job on the server's loop has left, and a job needs what a request has left."""
+    place = prepare(tmp_path, provider, SCHEDULED)
+    place.write("known.py", KNOWN)
+    with serve(place) as server:
+        for path, count in zip(paths, ((1, 3) if paths[0] == "/now" else (2, 3)), strict=True):
+            assert httpx.get(f"{server.url}{path}?text=one", timeout=TIMEOUT_S).status_code == 200
+            await_true(partial(_have_ended, server, count))
         server.stop()
     provider.stop()
     _insist(place, _units(place), COMMAND)

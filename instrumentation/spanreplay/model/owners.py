@@ -113,6 +113,9 @@ BOOKKEEPING: Final = (
 ASKED: Final = ("IPython/core/interactiveshell", "IPython/core/magic", "IPython/utils/")
 """Parts of SERVERS that only carry out a cell's wishes: magics, programs that it starts."""
 
+GIVING_IDS: Final = ("mcp/server/sse", "mcp/server/streamable_http")
+"""Parts of SERVERS that draw the ids of sessions, which clients send back in later requests: they are libraries."""
+
 
 class _Named:
     """Distributions and modules that a setting names."""
@@ -164,6 +167,8 @@ class Owners:
             return FOREIGN
         if below.startswith(ASKED):
             return PASS
+        if below.startswith(GIVING_IDS):
+            return LIBRARY
         return find_row(distribution)
 
 

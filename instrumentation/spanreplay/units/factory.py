@@ -23,7 +23,7 @@ from spanreplay.recording.sampling.tally import Tally
 from spanreplay.recording.spool.directory import spool_directory, usage_of
 from spanreplay.runtime.caller.running import RUN, entered, is_off
 from spanreplay.runtime.context_variables import set_variable
-from spanreplay.runtime.lanes import inside_lane
+from spanreplay.runtime.lanes import inside_call, inside_lane
 from spanreplay.runtime.run import Run, active_run
 from spanreplay.seams.machine import reads_and_files
 from spanreplay.units import start
@@ -44,6 +44,7 @@ __all__ = [
     "divide",
     "end_start",
     "inside_unit",
+    "is_suite",
     "name_units",
     "offer",
     "offer_in_member",
@@ -157,6 +158,11 @@ def divide(why_not: str = "") -> None:
     process = _process
     if process is not None and process.divide is not None:
         process.divide(why_not)
+
+
+def is_suite() -> bool:
+    """Whether this process replays a suite of units, of whatever kind."""
+    return _process is not None and _process.divide is not None
 
 
 def end_start(run: Run) -> Start:
@@ -308,25 +314,31 @@ def outside_units() -> Iterator[None]:
     if process is None or process.run.is_ended:
         yield
         return
-    with entered(process.run), inside_lane(process.run.root_lane):
+    with entered(process.run), inside_lane(process.run.root_lane), inside_call(None):
         yield
 
 
 class inside_unit:  # noqa: N801 -- reads as a statement: `with inside_unit(run):`
-    """A block for a unit's work: everything it calls and starts belongs to the unit's run."""
+    """A block for a unit's work: everything it calls and starts belongs to the unit's run.
 
-    __slots__ = ("_entered", "_lane")
+    The context of a job may be a copy of one inside a call of another unit, which has scheduled it.
+    """
+
+    __slots__ = ("_call", "_entered", "_lane")
 
     def __init__(self, run: UnitRun) -> None:
         self._entered = entered(run)
         self._lane = inside_lane(run.root_lane)
+        self._call = inside_call(None)
 
     def __enter__(self) -> None:
         self._entered.__enter__()
         self._lane.__enter__()
+        self._call.__enter__()
 
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._call.__exit__(kind, exc, traceback)
         self._lane.__exit__(kind, exc, traceback)
         guard.guarded("the end of a unit", self._entered.__exit__, kind, exc, traceback)

@@ -32,8 +32,8 @@ from spanreplay.units.under_way import UnderWay, open_under_way
 __all__ = [
     "Ended",
     "await_input",
-    "await_job",
     "describe_exception",
+    "find_replay_of_job",
     "is_replay",
     "keep_encodable",
     "make_left_to_worker",
@@ -44,9 +44,9 @@ __all__ = [
     "record_job",
     "record_job_async",
     "replay_job",
-    "replay_job_async",
     "replay_jobs_async",
     "take_input",
+    "work_job_async",
 ]
 
 T = TypeVar("T")
@@ -204,17 +204,6 @@ def find_replay_of_job() -> Run:
     return run
 
 
-async def await_job() -> Mapping[str, Any]:
-    """Return the recorded job's input once the worker's start, on a loop, is over; on ReplayMiss end the replay."""
-    run = find_replay_of_job()
-    try:
-        await await_start(run)
-        with inside_lane(Lane(LANE)):
-            return await await_input()
-    except ReplayMiss:
-        end_replay()  # the session has noted it
-
-
 async def await_input() -> Mapping[str, Any]:
     """Return the input of the recorded job in the current lane. Raises: ReplayMiss."""
     function_call = FunctionCall(_KIND, INPUT, Effect.READ.value, {}, prints=False)
@@ -224,20 +213,6 @@ async def await_input() -> Mapping[str, Any]:
 def take_input() -> Mapping[str, Any]:
     """Synchronous `await_input`. Raises: ReplayMiss."""
     return put_input(call_sync(lambda: FunctionCall(_KIND, INPUT, Effect.READ.value, {}, prints=False), _no_input))
-
-
-async def replay_job_async(work: Callable[[], Awaitable[T]], describe: Callable[[T], Ended]) -> NoReturn:
-    """Do the job whose input `await_job` returned, compare its output, and end the process."""
-    run = active_run()
-    with contextlib.suppress(ReplayMiss), inside_lane(Lane(LANE)):  # the session has noted it
-        try:
-            output = describe(await work()).output
-        except (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt) as exc:  # noqa: BLE001 -- the worker would get it
-            output = {"raised": describe_exception(exc)}
-        note_output(output)
-        if run is not None and run.session is not None and run.session.extent is not None:
-            run.session.extent.is_over = True
-    end_replay()
 
 
 async def replay_jobs_async(
@@ -258,11 +233,17 @@ async def play_job_async(
     lane: str, work: Callable[[Mapping[str, Any]], Awaitable[T]], describe: Callable[[T], Ended]
 ) -> None:
     """Replay the recorded job of a lane and compare its output; call it in a task of its own."""
-    run = find_replay_of_job()
     with contextlib.suppress(ReplayMiss), inside_lane(Lane(lane)):  # the session has noted it
         given = await await_input()
+        await work_job_async(lane, lambda: work(given), describe)
+
+
+async def work_job_async(lane: str, work: Callable[[], Awaitable[T]], describe: Callable[[T], Ended]) -> None:
+    """Work on a recorded job whose input has been taken, and compare its output."""
+    run = find_replay_of_job()
+    with contextlib.suppress(ReplayMiss), inside_lane(Lane(lane)):  # the session has noted it
         try:
-            output = describe(await work(given)).output
+            output = describe(await work()).output
         except (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt) as exc:  # noqa: BLE001 -- the worker's
             output = {"raised": describe_exception(exc)}
         _end_job(run, lane, output)

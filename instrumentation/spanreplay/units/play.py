@@ -40,6 +40,11 @@ def plays_jobs(player: Callable[[str], Coroutine[Any, Any, None]], *waiting: str
     _waiting[:] = waiting
 
 
+def has_player() -> bool:
+    """Whether the server plays recorded jobs, too."""
+    return bool(_players)
+
+
 async def play(app: App, state: dict[str, Any] | None) -> None:
     """Replay the recorded request in a started application; stop the replay if the recording is not a unit's."""
     await play_each(partial(replay_request, app, state))

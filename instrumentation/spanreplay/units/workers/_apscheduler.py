@@ -25,16 +25,18 @@ from spanreplay.runtime.lanes import Lane, current_lane, inside_lane, is_within
 from spanreplay.runtime.run import active_run
 from spanreplay.units import factory
 from spanreplay.units._table import serves
+from spanreplay.units.http_exchange import FIRST_CALL
 from spanreplay.units.jobs import (
     Ended,
-    await_job,
     keep_encodable,
     not_here,
+    play_job_async,
     record_job,
     record_job_async,
     replay_job,
-    replay_job_async,
+    replay_jobs_async,
 )
+from spanreplay.units.play import has_player, plays_jobs
 from spanreplay.units.start import has_units
 from spanreplay.units.stated import GIVEN, LANE, find_unit
 from spanreplay.units.unit_run import UnitRun
@@ -181,7 +183,8 @@ def _is_in_unit() -> bool:
     run = active_run()
     if run is None or run.session is None:
         return isinstance(run, UnitRun)
-    return is_within(current_lane(run.root_lane).path, LANE)
+    lane = LANE if run.session.extent is None else run.session.extent.lane
+    return is_within(current_lane(run.root_lane).path, lane)
 
 
 # ── the scheduler ───────────────────────────────────────────────────────────────────────────────────
@@ -190,19 +193,29 @@ _replaying: Final[list[asyncio.Task[Any]]] = []
 """The task that works on the recorded job; a loop keeps no strong references to tasks."""
 
 
+_given_away: Final[list[Any]] = []
+"""The scheduler whose jobs the server plays."""
+
+
 def _start(wrapped: Any, scheduler: Any, args: Any, kwargs: Any) -> Any:
-    """In a replay of a job in a background scheduler, stop the main thread where the recording ends."""
+    """In a replay, prepare for the recorded jobs: the scheduler plays them, or the server, between its requests."""
     background: Any = import_module("apscheduler.schedulers.background")
     run = active_run()
     if run is not None and run.session is not None and run.session.extent is not None:
+        if _is_for_server(run.session) and not has_player():
+            plays_jobs(functools.partial(_play, scheduler))
+            _given_away.append(scheduler)
         is_beside = isinstance(scheduler, background.BackgroundScheduler) and _is_for_scheduler(run.session)
         run.session.extent.is_beside_main = run.session.extent.is_beside_main or is_beside
     return wrapped(*args, **kwargs)
 
 
 def _look_for_jobs(wrapped: Any, scheduler: Any, args: Any, kwargs: Any) -> Any:
-    """The scheduler has started: a replay now runs the recorded job, and no other."""
+    """The scheduler has started: a replay now runs the recorded jobs, and no other."""
     run = active_run()
+    if isinstance(run, UnitRun) and run.session is None:  # a unit has woken the scheduler; due jobs are no part of it
+        with factory.outside_units():
+            return wrapped(*args, **kwargs)
     if run is None or run.session is None or not _is_for_scheduler(run.session):
         return wrapped(*args, **kwargs)
     if serves():
@@ -214,34 +227,53 @@ def _look_for_jobs(wrapped: Any, scheduler: Any, args: Any, kwargs: Any) -> Any:
             factory.divide(_BESIDE)
         replay_job(lambda given: _find(scheduler, given)(), _describe_end)
     if not _replaying:
-        _replaying.append(loop.create_task(_play(scheduler)))
+        _replaying.append(loop.create_task(replay_jobs_async(functools.partial(_work, scheduler), _describe_end)))
     return None
 
 
+def _is_for_server(session: Answers) -> bool:
+    """Whether the server on the running loop plays the units, among which may be both requests and jobs."""
+    if not serves() or asyncio._get_running_loop() is None or find_unit(session.recording.root.env) is None:
+        return False
+    return factory.is_suite() or not _is_job(session) or _has_requests_before(session)
+
+
 def _is_for_scheduler(session: Answers) -> bool:
-    """Whether the replayed unit is a scheduler's job; its process may have other units (requests), a block has none."""
+    """Whether the scheduler plays the units; its process may have others (requests), a block has none."""
     if find_unit(session.recording.root.env) is None:
         return has_units(session.recording)  # then the replay reports that it is not a unit
+    return not _given_away and (_is_job(session) or (factory.is_suite() and not serves()))
+
+
+def _is_job(session: Answers) -> bool:
     recorded = session.index.at(LANE, GIVEN, 0)
     value = None if recorded is None else json.loads(recorded.response or "{}").get("value")
     return isinstance(value, Mapping) and _JOB in value and _SCHEDULED in value
 
 
-async def _play(scheduler: Any) -> None:
-    given = await await_job()
-
-    async def work() -> Any:
-        call = _find(scheduler, given)
-        if inspect.iscoroutinefunction(call):
-            return await call()
-        return await asyncio.get_running_loop().run_in_executor(None, _within_unit, call)
-
-    await replay_job_async(work, _describe_end)
+def _has_requests_before(session: Answers) -> bool:
+    """Whether requests to a server of the process are replayed before the judged unit."""
+    warm_up = None if session.extent is None else session.extent.warm_up
+    units = () if warm_up is None else warm_up.iter_left()
+    return any(session.index.at(unit.lane, FIRST_CALL, 0) is not None for unit in units)
 
 
-def _within_unit(call: Callable[[], Any]) -> Any:
+async def _play(scheduler: Any, lane: str) -> None:
+    """Call the recorded job of a lane in a started server."""
+    await play_job_async(lane, functools.partial(_work, scheduler), _describe_end)
+
+
+async def _work(scheduler: Any, given: Mapping[str, Any]) -> Any:
+    call = _find(scheduler, given)
+    if inspect.iscoroutinefunction(call):
+        return await call()
+    lane = Lane(current_lane(Lane(LANE)).path)  # a new one: the pool thread takes this very lane for its own
+    return await asyncio.get_running_loop().run_in_executor(None, _call_in, lane, call)
+
+
+def _call_in(lane: Lane, call: Callable[[], Any]) -> Any:
     """Call a function in the unit's root lane, though on a pool's thread."""
-    with inside_lane(Lane(LANE)):
+    with inside_lane(lane):
         return call()
 
 

@@ -2,7 +2,7 @@
 
 A request over HTTP remains a unit of its HTTP server, and a request to a server in the agent's own process remains part
 of the agent's run. In a replay the server starts, and the recording is its client: it receives the handshake and the
-recorded request, and nothing is read from standard input.
+recorded request, after the earlier ones of a warm-up, and nothing is read from standard input.
 """
 
 from __future__ import annotations
@@ -10,25 +10,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.model import guard
 from spanreplay.model.call import Outcome
+from spanreplay.model.errors import ReplayMiss
+from spanreplay.runtime.caller.running import within_unit
 from spanreplay.runtime.context_variables import reset_variable, set_variable
+from spanreplay.runtime.lanes import Lane, inside_lane
 from spanreplay.runtime.run import active_run
 from spanreplay.units import factory
 from spanreplay.units.jobs import (
     Ended,
-    await_job,
+    await_input,
+    find_replay_of_job,
     is_replay,
     keep_encodable,
     not_here,
     record_job_async,
-    replay_job_async,
+    work_job_async,
 )
+from spanreplay.units.play import end_replay, iter_units
+from spanreplay.units.start import await_start
+from spanreplay.units.stated import GIVEN, LANE
 
 if TYPE_CHECKING:
     from spanreplay.runtime.patches import Patches
@@ -42,6 +49,10 @@ _PROTOCOL: Final = "io.modelcontextprotocol/protocolVersion"
 _BAGGAGE: Final = "baggage"
 _is_own: Final[contextvars.ContextVar[bool]] = contextvars.ContextVar("spanreplay_mcp_server", default=False)
 """Whether the served request arrived on this process's standard input."""
+_recorded: Final[contextvars.ContextVar[_Recorded | None]] = contextvars.ContextVar(
+    "spanreplay_mcp_client", default=None
+)
+"""In a replay: who sent the served request."""
 
 
 def install(module: Any, patches: Patches) -> None:
@@ -81,8 +92,10 @@ async def _answer(wrapped: Any, runner: Any, args: Any, kwargs: Any) -> Any:
     async def work() -> Any:
         return await wrapped(*args, **kwargs)
 
-    if is_replay():
-        await replay_job_async(lambda: _work(runner, named["dctx"], name, work), _describe_end)
+    client = _recorded.get()
+    if client is not None:
+        await client.await_answer(lambda: _work(runner, named["dctx"], name, work))
+        return {}
     return await record_job_async(
         name, lambda: _describe_input(runner, named["dctx"], method, params), work, _describe_end, _find_headers(params)
     )
@@ -135,19 +148,61 @@ async def _look_for(runner: Any, dctx: Any, name: str) -> None:
 
 
 class _Recorded:
-    """A recorded request's client: sends its messages once the server has started, then is silent."""
+    """The client of the recorded requests: sends them one after another once the server has started."""
 
     def __init__(self) -> None:
-        self._left: list[Any] | None = None
+        self._lanes: Iterator[str] | None = None
+        self._lane = ""
+        self._left: list[Any] = []
+        self._client: Any = None
+        """The client's information in the last handshake; None before the first."""
+        self._answered = asyncio.Event()
 
     async def receive(self) -> Any:
-        """Return the next message; block after the last."""
-        if self._left is None:
-            self._left = _make_messages(await await_job())
-        if self._left:
-            return self._left.pop(0)
-        await asyncio.Event().wait()
-        raise AssertionError("a replay ends with its unit")
+        """Return the next message; a request follows when the one before it is answered. Ends the replay after all."""
+        while not self._left:
+            await self._take_next()
+        return self._left.pop(0)
+
+    async def _take_next(self) -> None:
+        run = find_replay_of_job()
+        with contextlib.suppress(ReplayMiss):  # the session has noted it
+            if self._lanes is None:
+                await await_start(run)
+                self._lanes = iter_units(run, GIVEN)
+            elif self._lane:
+                await self._answered.wait()
+            self._answered.clear()
+            self._lane = next(self._lanes, "")
+            if self._lane:
+                with inside_lane(Lane(self._lane)):
+                    self._left = self._make_messages(await await_input())
+                return
+        if not self._lane or self._lane == LANE:
+            end_replay()
+        self._answered.set()
+
+    async def await_answer(self, work: Callable[[], Awaitable[Any]]) -> None:
+        """Let the server answer the request sent last, and compare the answer."""
+        with within_unit():
+            await work_job_async(self._lane, work, _describe_end)
+        if self._lane == LANE:
+            end_replay()
+        self._answered.set()
+
+    def _make_messages(self, given: Mapping[str, Any]) -> list[Any]:
+        """Return a request, after the handshake of its client if that one has not been sent yet."""
+        from mcp.shared.message import SessionMessage
+        from mcp_types import JSONRPCNotification, JSONRPCRequest
+
+        request = JSONRPCRequest(jsonrpc="2.0", id=given["id"], method=given["method"], params=given["params"])
+        client = given["client"]
+        if client is None or client == self._client:
+            return [SessionMessage(request)]
+        self._client = client
+        greeting = JSONRPCRequest(jsonrpc="2.0", id=_INITIALIZE, method=_INITIALIZE, params=client)
+        greeted = JSONRPCNotification(jsonrpc="2.0", method="notifications/initialized")
+        return [SessionMessage(each) for each in (greeting, greeted, request)]
 
     def __aiter__(self) -> _Recorded:
         return self
@@ -172,22 +227,12 @@ class _Silent(_Recorded):
         """Discard the message."""
 
 
-def _make_messages(given: Mapping[str, Any]) -> list[Any]:
-    from mcp.shared.message import SessionMessage
-    from mcp_types import JSONRPCNotification, JSONRPCRequest
-
-    request = JSONRPCRequest(jsonrpc="2.0", id=given["id"], method=given["method"], params=given["params"])
-    if given["client"] is None:
-        return [SessionMessage(request)]
-    greeting = JSONRPCRequest(jsonrpc="2.0", id=_INITIALIZE, method=_INITIALIZE, params=given["client"])
-    greeted = JSONRPCNotification(jsonrpc="2.0", method="notifications/initialized")
-    return [SessionMessage(each) for each in (greeting, greeted, request)]
-
-
 @asynccontextmanager
 async def _replayed() -> AsyncIterator[Any]:
-    token = set_variable(_is_own, True)
+    client = _Recorded()
+    is_own, recorded = set_variable(_is_own, True), set_variable(_recorded, client)
     try:
-        yield _Recorded(), _Silent()
+        yield client, _Silent()
     finally:
-        reset_variable(_is_own, token)
+        reset_variable(_recorded, recorded)
+        reset_variable(_is_own, is_own)
