@@ -112,3 +112,94 @@ def test_p3_p4_a_scheduler_of_a_server_leaves_its_requests_as_they_are(provider:
         replayed = place.replay(*COMMAND, source=unit.run_id)
         assert replayed.status == 0, replayed.stderr
         assert replayed.verdict["verdict"] == "identical"
+
+
+WORK: Final = """
+import os, signal, time, uuid
+
+import httpx
+
+def ask(text):
+    body = {"model": "gpt-x", "messages": [{"role": "user", "content": text}]}
+    answered = httpx.post(os.environ["OPENAI_BASE_URL"] + "/chat/completions", json=body, timeout=None)
+    return answered.json()["choices"][0]["message"]["content"]
+
+def answer(number, *, user):
+    first = ask(f"question-{number} of {user}")
+    if number == 2:
+        raise KeyError(number)
+    return {"answer": first, "again": ask(f"question-{number} again"), "at": time.time(), "id": str(uuid.uuid4())}
+
+def die():
+    ask("last words")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+POOLED: Final = """
+import multiprocessing, sys
+from datetime import timezone
+
+from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_EXECUTED
+from apscheduler.executors.pool import ProcessPoolExecutor, ThreadPoolExecutor
+from apscheduler.schedulers.blocking import BlockingScheduler
+
+import work
+
+def count(event):
+    ended.append(event)
+    if len(ended) == 4:
+        scheduler.add_job(work.die, misfire_grace_time=None)
+        scheduler.add_job(stop, executor="threads", misfire_grace_time=None)
+
+def stop():
+    for child in multiprocessing.active_children():
+        child.join()
+    scheduler.shutdown(wait=False)
+
+if __name__ == "__main__":
+    ended = []
+    kept = {"mp_context": multiprocessing.get_context(sys.argv[1])}
+    executors = {"default": ProcessPoolExecutor(2, kept), "threads": ThreadPoolExecutor(1)}
+    scheduler = BlockingScheduler(timezone=timezone.utc, executors=executors)
+    scheduler.add_listener(count, EVENT_JOB_EXECUTED | EVENT_JOB_ERROR)
+    work.ask("warm up")
+    for number in range(4):
+        scheduler.add_job(work.answer, args=[number], kwargs={"user": f"user-{number}"}, misfire_grace_time=None)
+    scheduler.start()
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_p3_p4_a_job_in_a_pool_of_processes_is_a_run_and_replays_alone(
+    method: str, provider: Provider, place: Workplace
+) -> None:
+    """Jobs of two processes, one failed, are whole even though a later one kills its process; they replay in one."""
+    place.write("work.py", WORK)
+    place.write("pooled.py", POOLED)
+    place.record("pooled.py", method)
+    provider.stop()
+    answers, (dead,) = units_of(place, "answer"), units_of(place, "die")
+    assert len(answers) == 4
+    for unit in answers:
+        assert unit.completeness().is_complete, unit.completeness().reasons
+        (number,) = input_of(unit)["args"]
+        models = [call for call in unit.calls if call.kind == "llm"]
+        assert len(models) == (1 if number == 2 else 2)
+        assert all(f"question-{number} " in call.request for call in models)
+    (failed,) = [unit for unit in answers if unit.root.outcome == "error"]
+    assert output_of(failed) == {"raised": {"type": "builtins.KeyError", "message": "2"}}
+    assert not dead.completeness().is_complete
+    for unit in (failed, next(unit for unit in answers if unit is not failed)):
+        replayed = place.replay("pooled.py", method, source=unit.run_id)
+        assert replayed.status == 0, replayed.stderr
+        assert replayed.verdict["verdict"] == "identical"
+
+
+def test_n3_a_job_of_a_process_with_values_of_its_own_is_incomplete(provider: Provider, place: Workplace) -> None:
+    """A process of the pool imports the modules again and reads the clock there: no replay has that value."""
+    place.write("work.py", WORK + "\nSTARTED = time.time()\n")
+    place.write("pooled.py", POOLED)
+    place.record("pooled.py", "spawn")
+    provider.stop()
+    unit = units_of(place, "answer")[0]
+    assert [reason.partition(" made ")[0] for reason in unit.completeness().reasons] == ["a worker's process"]
+    assert place.replay("pooled.py", "spawn", source=unit.run_id).verdict["verdict"] == "incomplete"

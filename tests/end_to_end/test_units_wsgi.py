@@ -231,7 +231,7 @@ def test_p5_a_worker_that_acts_before_its_first_request_says_so(provider: Provid
         server.stop()
     (unit,) = server.units()
     assert unit.completeness().reasons == (
-        "a forked process made calls or read clock or random values before its first unit: they are not replayed",
+        "a worker's process made calls or read clock or random values before its first unit: they are not replayed",
     )
 
 

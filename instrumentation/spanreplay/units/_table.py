@@ -181,14 +181,14 @@ UNITS: Final[tuple[Seam, ...]] = (
     Seam(
         "APScheduler",
         "apscheduler",
-        ("apscheduler.executors.base", "apscheduler.schedulers.base"),
+        ("apscheduler.executors.base", "apscheduler.executors.pool", "apscheduler.schedulers.base"),
         "spanreplay.units.workers._apscheduler",
         "each execution of a job as a run of its own, in every scheduler: arguments, result or exception, added jobs",
         kind="`compute`; `tool` for an added job",
         effect="`read` for the arguments, `write` for the result and for an added job",
         lanes="`unit`",
         versions=">=3.10,<4",
-        omits="jobs in a pool of processes; listeners; what a job changes in other jobs",
+        omits="listeners; what a job changes in other jobs",
     ),
     Seam(
         "Slack Bolt",

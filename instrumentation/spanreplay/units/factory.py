@@ -51,6 +51,7 @@ __all__ = [
     "offered",
     "open_unit",
     "outside_units",
+    "share_start",
 ]
 
 _ENDED: Final = "the process ended while this unit was under way"
@@ -81,6 +82,8 @@ class Process:
     count: int = 0
     """How many units have begun."""
     open_runs: dict[str, UnitRun] = field(default_factory=dict)
+    number: int = 0
+    """The number of this process among those of its run, if it is a pool's; 0 if not."""
     lock: threading.RLock = field(default_factory=threading.RLock)
     redactor: Redactor | None = None
 
@@ -148,6 +151,18 @@ def offer_in_member() -> None:
     before = _forked_from
     if _process is None and before is not None and before.run.has_joined:
         offer(Process(before.run, before.resource, before.data_dir, before.build_redactor, before.shipper))
+
+
+def share_start(begun: Start | None) -> None:
+    """In a pool's process: let its units continue from the start of the program that made the pool."""
+    offer_in_member()
+    process = _process
+    if process is None or begun is None or process.start is not None:
+        return
+    with process.lock:
+        process.start = start.look_at_forked(begun, process.run)
+        group = process.run.process_group
+        process.number = 0 if group is None else group.number
 
 
 def divide(why_not: str = "") -> None:
@@ -244,6 +259,8 @@ def _make_run(process: Process, begun: Start, before: int, app: str, user: str, 
         run.sampled = Sampled(run, process.run.tally, writer) if isinstance(writer, HeldWriter) else None
     if begun.process != process.run.run_id:
         run.environment[UNIT][WORKER] = process.run.run_id
+    elif process.number:
+        run.environment[UNIT][WORKER] = process.number
     if process.run.reads is not None and (pending := process.run.reads.describe_pending()):
         run.environment[UNIT][READS] = pending
     recorded.listener = run.who.look_at_span

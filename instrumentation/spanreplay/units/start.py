@@ -42,7 +42,7 @@ _MAPS: Final = ("lane_ends", "timers", "environment_read", VARIABLES)
 _LISTS: Final = (*PACE, ENV_FILES)
 _LOCK_ORDER: Final = ("handovers", WORKERS)
 _FORKED_LATER: Final = (
-    "a forked process made calls or read clock or random values before its first unit: they are not replayed"
+    "a worker's process made calls or read clock or random values before its first unit: they are not replayed"
 )
 _SEALED: Final = ("root", "leaves")
 

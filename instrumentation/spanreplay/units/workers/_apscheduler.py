@@ -13,11 +13,12 @@ import inspect
 import json
 import multiprocessing
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from spanreplay.model import guard
 from spanreplay.model.call import Effect, Kind
 from spanreplay.runtime.calls.function_calls import FunctionCall, call_sync
 from spanreplay.runtime.context_variables import reset_variable, set_variable
@@ -28,6 +29,7 @@ from spanreplay.units._table import serves
 from spanreplay.units.http_exchange import FIRST_CALL
 from spanreplay.units.jobs import (
     Ended,
+    is_replay,
     keep_encodable,
     not_here,
     play_job_async,
@@ -38,7 +40,7 @@ from spanreplay.units.jobs import (
 )
 from spanreplay.units.play import has_player, plays_jobs
 from spanreplay.units.start import has_units
-from spanreplay.units.stated import GIVEN, LANE, find_unit
+from spanreplay.units.stated import GIVEN, LANE, Start, find_unit
 from spanreplay.units.unit_run import UnitRun
 
 if TYPE_CHECKING:
@@ -55,9 +57,11 @@ _NEXT: Final = "next_run_time"
 def install(module: Any, patches: Patches) -> None:
     """Patch the schedulers, or the functions that executors call."""
     if module.__name__ == "apscheduler.executors.base":
-        # Plain functions under their original names, because process pools pickle them
+        # Plain functions under their original names, because pools of processes pickle them
         patches.replace(module, "run_job", _with_units(module.run_job))
         patches.replace(module, "run_coroutine_job", _with_units_async(module.run_coroutine_job))
+    elif module.__name__ == "apscheduler.executors.pool":
+        patches.wrap(module.ProcessPoolExecutor, "_do_submit_job", _submit)
     else:
         patches.wrap(module.BaseScheduler, "start", _start)
         patches.wrap(module.BaseScheduler, "_process_jobs", _look_for_jobs)
@@ -80,11 +84,33 @@ class _Execution:
         return str(self._job)
 
 
+class _RunTimes(list[Any]):
+    """The times of a job that is given to a pool of processes, with the start that its units continue from."""
+
+    def __init__(self, run_times: Iterable[Any] = (), start: Start | None = None) -> None:
+        super().__init__(run_times)
+        self.start = start
+
+
+def _submit(wrapped: Any, executor: Any, args: Any, kwargs: Any) -> Any:
+    """End the program's start before a process of the pool works on the first job."""
+    process = factory.offered()
+    if process is None or is_replay() or not _may_be_unit():
+        return wrapped(*args, **kwargs)
+    guard.guarded("the start of a pool", factory.begin_units)
+    if process.start is None:
+        return wrapped(*args, **kwargs)
+    job, run_times = (lambda job, run_times: (job, run_times))(*args, **kwargs)
+    return wrapped(job, _RunTimes(run_times, process.start))
+
+
 def _with_units(run_job: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
     @functools.wraps(run_job)
     def run(job: Any, alias: Any, run_times: Any, *args: Any) -> list[Any]:
-        if multiprocessing.parent_process() is not None:  # a pool's process, whose work belongs to its program
-            return run_job(job, alias, run_times, *args)
+        if multiprocessing.parent_process() is not None:
+            if not isinstance(run_times, _RunTimes):  # the pool was not made by a scheduler, or it works for a server
+                return run_job(job, alias, run_times, *args)
+            guard.guarded("a worker", factory.share_start, run_times.start)
         return [event for at in run_times for event in run_job(_Execution(job, at, _work_on), alias, [at], *args)]
 
     return run
