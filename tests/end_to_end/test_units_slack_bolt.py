@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Final
 
 import httpx
+import pytest
 
+from support.ports import free_port
 from support.provider import Provider
 from support.replaying import TIMEOUT_S, Workplace
 from support.slack import a_slack, make_mention
-from support.units import await_true, prepare, response_of, serve
+from support.units import await_true, prepare, response_of, serve, serve_with
 from support.workers import ASKING, input_of, output_of, record_until, units_of
 
 APP: Final = (
@@ -50,13 +52,46 @@ def hear():
     return handler.handle(request)
 """
 SERVER: Final = ("-m", "waitress")
+ASYNC_APP: Final = (
+    ASKING
+    + """
+import asyncio, sys
+from slack_bolt.async_app import AsyncApp
+from slack_sdk.web.async_client import AsyncWebClient
+
+client = AsyncWebClient(token="xoxb-a-token", base_url="SLACK")
+bolt = AsyncApp(token="xoxb-a-token", client=client, request_verification_enabled=False)
+WARM = ask("warm up")
+
+async def work(event, say):
+    first, again = await asyncio.gather(think(event["text"]), think(event["text"] + " again"))
+    if "question-2 " in event["text"]:
+        raise KeyError(event["text"])
+    await say(f"{first} {again} {WARM} {time.time()}")
+
+async def work_later(event, say):
+    await say(await think(event["text"] + " later"))
+
+bolt.event("app_mention")(ack=work, lazy=[work_later])
+"""
+)
+ASYNC_IN_SOCKET_MODE: Final = """
+from slack_bolt.adapter.socket_mode.aiohttp import AsyncSocketModeHandler
+
+async def main():
+    await AsyncSocketModeHandler(bolt, "xapp-a-token").start_async()
+
+asyncio.run(main())
+"""
+ASYNC_OVER_HTTP: Final = "bolt.start(port=int(sys.argv[1]))"
 
 
-def test_p3_p4_each_slack_event_is_a_run_and_replays_alone(provider: Provider, tmp_path: Path) -> None:
+@pytest.mark.parametrize("app", [APP + IN_SOCKET_MODE, ASYNC_APP + ASYNC_IN_SOCKET_MODE], ids=["threads", "loop"])
+def test_p3_p4_each_slack_event_is_a_run_and_replays_alone(app: str, provider: Provider, tmp_path: Path) -> None:
     """Concurrent events acknowledged before their listeners finish, one of which raises, all replay identically."""
     place = Workplace(tmp_path, {**provider.environ(), "SPANREPLAY_GUARD": "production"})
     with a_slack([make_mention(number, f"question-{number} ") for number in range(4)]) as slack:
-        place.write("shop.py", (APP + IN_SOCKET_MODE).replace("SLACK", slack.url))
+        place.write("shop.py", app.replace("SLACK", slack.url))
         record_until(place, 4, "shop.py", status=-15)
         await_true(lambda: sorted(slack.acknowledged) == ["e0", "e1", "e2", "e3"])
         assert len(slack.posted) == 7
@@ -96,5 +131,28 @@ def test_p2_p4_a_slack_event_over_http_is_its_request_until_its_listeners_are_do
     assert response_of(unit)["status"] == 200
     assert len([call for call in unit.calls if call.kind == "llm"]) == 3
     replayed = place.replay(*SERVER, "--listen", "127.0.0.1:1", "app:app", source=unit.run_id)
+    assert replayed.status == 0, replayed.stderr
+    assert replayed.verdict["verdict"] == "identical"
+
+
+def test_p2_p4_an_event_of_an_async_app_over_http_is_its_request_until_its_listeners_are_done(
+    provider: Provider, tmp_path: Path
+) -> None:
+    """Tasks of listeners that go on after the response of Bolt's own server are in the request's run, and replay."""
+    place = Workplace(tmp_path, {**provider.environ(), "SPANREPLAY_GUARD": "production"})
+    with a_slack([]) as slack:
+        place.write("shop.py", (ASYNC_APP + ASYNC_OVER_HTTP).replace("SLACK", slack.url))
+        port = free_port()
+        with serve_with(place, port, "shop.py", str(port)) as server:
+            event = make_mention(1, "question-1 ")["payload"]
+            assert httpx.post(f"{server.url}/slack/events", json=event, timeout=TIMEOUT_S).status_code == 200
+            await_true(lambda: any(unit.root.manifest for unit in server.units()))
+            server.stop()
+        assert len(slack.posted) == 2
+    provider.stop()
+    (unit,) = units_of(place)
+    assert unit.completeness().is_complete, unit.completeness().reasons
+    assert len([call for call in unit.calls if call.kind == "llm"]) == 3
+    replayed = place.replay("shop.py", str(port), source=unit.run_id)
     assert replayed.status == 0, replayed.stderr
     assert replayed.verdict["verdict"] == "identical"

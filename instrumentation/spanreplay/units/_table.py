@@ -199,6 +199,11 @@ UNITS: Final[tuple[Seam, ...]] = (
             "slack_bolt.listener.custom_listener",
             "slack_bolt.lazy_listener.thread_runner",
             "slack_bolt.adapter.socket_mode.base_handler",
+            "slack_bolt.app.async_app",
+            "slack_bolt.listener.asyncio_runner",
+            "slack_bolt.listener.async_listener",
+            "slack_bolt.lazy_listener.asyncio_runner",
+            "slack_bolt.adapter.socket_mode.async_base_handler",
         ),
         "spanreplay.units.workers._slack_bolt",
         "each event in socket mode as a run of its own, until its listeners and lazy listeners are done; over HTTP its "
@@ -207,7 +212,7 @@ UNITS: Final[tuple[Seam, ...]] = (
         effect="`read` for the event, `write` for the response",
         lanes="`unit`",
         versions=">=1.18",
-        omits="`AsyncApp`; exceptions of lazy listeners",
+        omits="exceptions of lazy listeners",
     ),
     Seam(
         "AWS Lambda",

@@ -1,16 +1,19 @@
 """Unit: Slack Bolt in socket mode. Each event that an app receives is its own run, until its listeners are done.
 
-An app acknowledges an event at once and works on it in pool threads, so the unit ends with the last of them. Over HTTP
-an event is part of its request, whose unit ends with them too. In a replay nothing is connected: where the app would
-connect, it gets the recorded event.
+An `App` acknowledges an event at once and works on it in pool threads, an `AsyncApp` in tasks, so the unit ends with
+the last of them. Over HTTP an event is part of its request, whose unit ends with them too. In a replay nothing is
+connected: where the app would connect, it gets the recorded event.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, wait
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.model import guard
@@ -27,12 +30,14 @@ from spanreplay.units.jobs import (
     note_input,
     note_output,
     replay_job,
+    replay_jobs_async,
 )
 from spanreplay.units.under_way import UnderWay, open_under_way
 from spanreplay.units.unit_run import UnitRun
 
 if TYPE_CHECKING:
     from spanreplay.runtime.patches import Patches
+    from spanreplay.runtime.run import Run
 
 _current: Final[contextvars.ContextVar[_Event | None]] = contextvars.ContextVar("spanreplay_slack_bolt", default=None)
 """The event dispatched in this context."""
@@ -42,16 +47,25 @@ _events: Final[weakref.WeakKeyDictionary[Any, _Event]] = weakref.WeakKeyDictiona
 
 def install(module: Any, patches: Patches) -> None:
     """Patch one of Bolt's modules."""
-    if module.__name__ == "slack_bolt.app.app":
-        patches.wrap(module.App, "dispatch", _dispatch)
-    elif module.__name__ == "slack_bolt.adapter.socket_mode.base_handler":
-        patches.wrap(module.BaseSocketModeHandler, "connect", _connect)
-    elif module.__name__ == "slack_bolt.listener.custom_listener":
-        patches.wrap(module.CustomListener, "run_ack_function", _listen)
-    elif module.__name__ == "slack_bolt.lazy_listener.thread_runner":
-        patches.wrap(module.ThreadLazyListenerRunner, "__init__", _make_runner)
-    else:
-        patches.wrap(module.ThreadListenerRunner, "__init__", _make_runner)
+    match module.__name__.removeprefix("slack_bolt."):
+        case "app.app":
+            patches.wrap(module.App, "dispatch", _dispatch)
+        case "app.async_app":
+            patches.wrap(module.AsyncApp, "async_dispatch", _dispatch_async)
+        case "adapter.socket_mode.base_handler":
+            patches.wrap(module.BaseSocketModeHandler, "connect", _connect)
+        case "adapter.socket_mode.async_base_handler":
+            patches.wrap(module.AsyncBaseSocketModeHandler, "connect_async", _connect_async)
+        case "listener.custom_listener":
+            patches.wrap(module.CustomListener, "run_ack_function", _listen)
+        case "listener.async_listener":
+            patches.wrap(module.AsyncCustomListener, "run_ack_function", _listen_async)
+        case "lazy_listener.thread_runner":
+            patches.wrap(module.ThreadLazyListenerRunner, "__init__", _make_runner)
+        case "listener.thread_runner":
+            patches.wrap(module.ThreadListenerRunner, "__init__", _make_runner)
+        case _:  # the runners of an AsyncApp, whose tasks are local to their functions
+            patches.replace(module, "asyncio", _FollowedTasks())
 
 
 # ── recording ───────────────────────────────────────────────────────────────────────────────────────
@@ -59,16 +73,16 @@ class _Event:
     """One event, from its dispatch to the end of its last listener. Thread-safe."""
 
     def __init__(self, unit: UnderWay | None) -> None:
-        self._unit = unit
+        self.unit = unit
         self._under_way = 1
         self._lock = make_lock()
         self.response: Any = None
         self.raised: list[BaseException] = []
         """Exceptions of listeners, which Bolt passes to an error handler."""
-        self.works: list[Future[Any]] = []
+        self.works: list[Any] = []
 
-    def follow(self, work: Future[Any]) -> None:
-        """Keep the event open until a pool's future is done."""
+    def follow(self, work: Future[Any] | asyncio.Future[Any]) -> None:
+        """Keep the event open until a pool's future, or a task, is done."""
         with self._lock:
             self._under_way += 1
             self.works.append(work)
@@ -79,8 +93,8 @@ class _Event:
         with self._lock:
             self._under_way -= 1
             is_over = not self._under_way
-        if is_over and self._unit is not None:
-            guard.guarded("a unit", self._end, self._unit)
+        if is_over and self.unit is not None:
+            guard.guarded("a unit", self._end, self.unit)
 
     def _end(self, unit: UnderWay) -> None:
         ended = _describe_end(self)
@@ -101,25 +115,52 @@ def _describe_end(event: _Event) -> Ended:
 
 def _dispatch(wrapped: Any, app: Any, args: Any, kwargs: Any) -> Any:
     request = args[0] if args else kwargs["req"]
-    if request.mode != "socket_mode" or is_replay():
+    event = _open(request)
+    if event is None:
         return wrapped(*args, **kwargs)
+    with _received(event, request):
+        event.response = wrapped(*args, **kwargs)
+        return event.response
+
+
+async def _dispatch_async(wrapped: Any, app: Any, args: Any, kwargs: Any) -> Any:
+    request = args[0] if args else kwargs["req"]
+    event = _open(request)
+    if event is None:
+        return await wrapped(*args, **kwargs)
+    with _received(event, request):
+        event.response = await wrapped(*args, **kwargs)
+        return event.response
+
+
+def _open(request: Any) -> _Event | None:
+    """Open the unit of an event; None if it is part of a request, or of a unit."""
+    if request.mode != "socket_mode" or is_replay():
+        return None
     name, user, session = guard.guarded("an event", _name_event, request.body) or ("", "", "")
     unit = open_under_way(name, user, session)
+    return None if unit is None else _Event(unit)
+
+
+@contextmanager
+def _received(event: _Event, request: Any) -> Iterator[None]:
+    """A block that dispatches an event of a unit."""
+    unit = event.unit
     if unit is None:
-        return wrapped(*args, **kwargs)
-    event = _Event(unit)
+        raise AssertionError("a recorded event has a unit")
     with factory.inside_unit(unit.run):
         unit.note(lambda: note_input(_describe_input(request)))
-        return _watch(event, request, lambda: wrapped(*args, **kwargs))
+        with _watched(event, request):
+            yield
 
 
-def _watch(event: _Event, request: Any, dispatch: Callable[[], Any]) -> Any:
-    """Dispatch an event, and follow the work started for it."""
+@contextmanager
+def _watched(event: _Event, request: Any) -> Iterator[None]:
+    """A block that dispatches an event, and follows the work started for it."""
     _events[request] = event
     token = set_variable(_current, event)
     try:
-        event.response = dispatch()
-        return event.response
+        yield
     except BaseException as exc:
         event.raised.append(exc)
         raise
@@ -154,17 +195,35 @@ class _Followed:
         """Submit work to the pool."""
         event, run = _current.get(), active_run()
         work = self._pool.submit(*args, **kwargs)
-        if event is not None:
-            guard.guarded("a listener", event.follow, work)
-        elif isinstance(run, UnitRun):
-            guard.guarded("a listener", _hold, run, work)
+        guard.guarded("a listener", _follow, event, run, work)
         return work
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._pool, name)
 
 
-def _hold(run: UnitRun, work: Future[Any]) -> None:
+class _FollowedTasks:
+    """What an AsyncApp knows as `asyncio`; the tasks of listeners belong to the event that they were started for."""
+
+    def ensure_future(self, work: Any, **options: Any) -> Any:
+        """Start a task."""
+        event, run = _current.get(), active_run()
+        task = asyncio.ensure_future(work, **options)
+        guard.guarded("a listener", _follow, event, run, task)
+        return task
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+
+def _follow(event: _Event | None, run: Run | None, work: Any) -> None:
+    if event is not None:
+        event.follow(work)
+    elif isinstance(run, UnitRun):
+        _hold(run, work)
+
+
+def _hold(run: UnitRun, work: Any) -> None:
     """Keep a request's run open for its listeners, which may finish after its response."""
     run.hold()
     work.add_done_callback(lambda _: run.release())
@@ -189,6 +248,16 @@ def _listen(wrapped: Any, listener: Any, args: Any, kwargs: Any) -> Any:
         raise
 
 
+async def _listen_async(wrapped: Any, listener: Any, args: Any, kwargs: Any) -> Any:
+    event = _events.get(kwargs.get("request"))
+    try:
+        return await wrapped(*args, **kwargs)
+    except BaseException as exc:
+        if event is not None:
+            event.raised.append(exc)
+        raise
+
+
 # ── the connection ──────────────────────────────────────────────────────────────────────────────────
 def _connect(wrapped: Any, handler: Any, args: Any, kwargs: Any) -> Any:
     """The app has started: a replay now runs the recorded event."""
@@ -198,11 +267,33 @@ def _connect(wrapped: Any, handler: Any, args: Any, kwargs: Any) -> Any:
     return wrapped(*args, **kwargs)
 
 
+async def _connect_async(wrapped: Any, handler: Any, args: Any, kwargs: Any) -> Any:
+    if is_replay():
+        await replay_jobs_async(partial(_work_async, handler.app), _describe_end)
+    guard.guarded("the start of an app", factory.begin_units)
+    return await wrapped(*args, **kwargs)
+
+
 def _work(app: Any, given: Mapping[str, Any]) -> _Event:
     from slack_bolt.request import BoltRequest
 
     event = _Event(None)
     request = BoltRequest(mode="socket_mode", body=given["body"], headers=given["headers"])
-    _watch(event, request, lambda: app.dispatch(request))
+    with _watched(event, request):
+        event.response = app.dispatch(request)
     wait(event.works)
+    return event
+
+
+async def _work_async(app: Any, given: Mapping[str, Any]) -> _Event:
+    if not hasattr(app, "async_dispatch"):  # an App may have an asynchronous client
+        return _work(app, given)
+    from slack_bolt.request.async_request import AsyncBoltRequest
+
+    event = _Event(None)
+    request = AsyncBoltRequest(mode="socket_mode", body=given["body"], headers=given["headers"])
+    with _watched(event, request):
+        event.response = await app.async_dispatch(request)
+    while left := [work for work in event.works if not work.done()]:
+        await asyncio.wait(left)
     return event
