@@ -113,8 +113,8 @@ BOOKKEEPING: Final = (
 ASKED: Final = ("IPython/core/interactiveshell", "IPython/core/magic", "IPython/utils/")
 """Parts of SERVERS that only carry out a cell's wishes: magics, programs that it starts."""
 
-GIVING_IDS: Final = ("mcp/server/sse", "mcp/server/streamable_http")
-"""Parts of SERVERS that draw the ids of sessions, which clients send back in later requests: they are libraries."""
+SENDING: Final = ("mcp/server/sse", "mcp/server/streamable_http", "tornado/web.")
+"""Parts of SERVERS that send clients what they draw: ids of sessions, tokens, signed cookies. They are libraries."""
 
 
 class _Named:
@@ -167,7 +167,7 @@ class Owners:
             return FOREIGN
         if below.startswith(ASKED):
             return PASS
-        if below.startswith(GIVING_IDS):
+        if below.startswith(SENDING):
             return LIBRARY
         return find_row(distribution)
 

@@ -103,6 +103,16 @@ UNITS: Final[tuple[Seam, ...]] = (
         omits="a `web.Server` that a program gives to its loop by itself; a server in another than the main thread, or "
         "one that its own process asks: they belong to the run of the process",
     ),
+    _http(
+        "Tornado",
+        "tornado",
+        ("tornado.httpserver", "tornado.tcpserver", "tornado.web"),
+        "spanreplay.units.servers._tornado",
+        "each HTTP request to a `tornado.web.Application` as a run of its own",
+        versions=">=6.2",
+        omits="websocket sessions; several processes (`start(4)`); a server in another than the main thread, or one "
+        "that its own process asks: they belong to the run of the process",
+    ),
     Seam(
         "Celery",
         "celery",

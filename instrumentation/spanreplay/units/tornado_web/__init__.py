@@ -1,0 +1,1 @@
+"""Units of Tornado's HTTP server."""
