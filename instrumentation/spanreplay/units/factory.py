@@ -91,7 +91,7 @@ class Process:
         rules = read_rules()
         self.governor = Governor(read_limits())
         self._watch = Watch(self.governor, lambda: usage_of(spool_directory(self.data_dir)))
-        self.run.tally = Tally(rules, self.governor) if self.run.session is None else None
+        self.run.tally = Tally(rules, self.governor) if self.run.resolver.keeps else None
         self.run.before_end = partial(end_units, self)
 
     def find_passed(self) -> str:
@@ -118,7 +118,7 @@ def offer(process: Process | None) -> None:
 def begin_units() -> None:
     """End the start of this process: from now on it, or the processes it forks, work on units."""
     process = _process
-    if process is None or process.run.is_ended or process.run.session is not None:
+    if process is None or process.run.is_ended or not process.run.resolver.keeps:
         return
     with process.lock:
         if process.start is None:
@@ -198,7 +198,7 @@ def open_unit(name: str = "", user: str = "", session: str = "") -> UnitRun | No
     `name` is the unit's name; a setting that names the agent takes precedence.
     """
     process = _process
-    if process is None or process.run.is_ended or process.run.session is not None:
+    if process is None or process.run.is_ended or not process.run.resolver.keeps:
         return None
     if isinstance(active_run(), UnitRun) or is_off():
         return None
@@ -314,7 +314,7 @@ def _nothing() -> None:
 
 def end_units(process: Process) -> None:
     """End units that are still open when their process ends, and settle the count of kept units."""
-    if process.run.session is not None:
+    if not process.run.resolver.keeps:
         return
     for run in list(process.open_runs.values()):
         run.hole(_ENDED)

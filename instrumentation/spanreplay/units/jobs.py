@@ -81,7 +81,7 @@ class Ended(NamedTuple):
 def is_replay() -> bool:
     """Whether this process replays a recording."""
     run = active_run()
-    return run is not None and run.session is not None
+    return run is not None and not run.resolver.keeps
 
 
 def describe_exception(exc: BaseException) -> dict[str, str]:
@@ -196,10 +196,11 @@ async def _no_input_async() -> Mapping[str, Any]:
 def find_replay_of_job() -> Run:
     """Return the run of a job's or cell's replay; end the replay if the recording is a process's, not a unit's."""
     run = active_run()
-    if run is None or run.session is None:
+    if run is None:
         raise AssertionError("only a replay plays a job")
-    if find_unit(run.session.recording.root.env) is None:
-        run.session.stop(UNITS_APART)
+    answers = run.resolver.answers
+    if find_unit(answers.recording.root.env) is None:
+        answers.stop(UNITS_APART)
         end_replay()
     return run
 
@@ -268,5 +269,6 @@ def replay_job(work: Callable[[Mapping[str, Any]], Any], describe: Callable[[Any
 def _end_job(run: Run, lane: str, output: Mapping[str, Any]) -> None:
     """Compare a job's output. Raises: ReplayMiss."""
     note_output(output)
-    if lane == LANE and run.session is not None and run.session.extent is not None:
-        run.session.extent.is_over = True
+    extent = run.resolver.answers.extent
+    if lane == LANE and extent is not None:
+        extent.is_over = True

@@ -63,7 +63,7 @@ async def play_each(replay: Callable[[], Coroutine[Any, Any, None]]) -> None:
         return  # the session has noted it
     first_calls = (FIRST_CALL, GIVEN) if _players else (FIRST_CALL,)
     for lane in iter_units(run, *first_calls):
-        is_job = bool(_players) and run.session is not None and run.session.index.at(lane, FIRST_CALL, 0) is None
+        is_job = bool(_players) and run.resolver.answers.index.at(lane, FIRST_CALL, 0) is None
         with within_unit():
             task = asyncio.create_task(_players[0](lane) if is_job else replay())  # a task has its own context
         await task
@@ -85,13 +85,13 @@ def play_wsgi(app: WsgiApp) -> NoReturn:
 def is_replay() -> bool:
     """Whether this process is replaying: it opens no port and starts no worker."""
     run = active_run()
-    return run is not None and run.session is not None
+    return run is not None and not run.resolver.keeps
 
 
 def is_replay_of_unit() -> bool:
     """Whether this process replays a unit; a script that also serves may be replayed without one."""
     run = active_run()
-    return run is not None and run.session is not None and find_unit(run.session.recording.root.env) is not None
+    return run is not None and not run.resolver.keeps and find_unit(run.resolver.answers.recording.root.env) is not None
 
 
 def hold_main() -> None:
@@ -101,8 +101,8 @@ def hold_main() -> None:
     """
     run = active_run()
     is_elsewhere = threading.current_thread() is not threading.main_thread()
-    if is_elsewhere and is_replay_of_unit() and run is not None and run.session is not None:
-        extent = run.session.extent
+    if is_elsewhere and is_replay_of_unit() and run is not None:
+        extent = run.resolver.answers.extent
         if extent is not None:
             extent.is_beside_main = True
 
@@ -114,29 +114,30 @@ def stop_beside_main() -> None:
     """
     run = active_run()
     is_elsewhere = threading.current_thread() is not threading.main_thread()
-    if is_elsewhere and run is not None and run.session is not None and not is_replay_of_unit():
-        run.session.stop(UNITS_APART)
+    if is_elsewhere and run is not None and is_replay() and not is_replay_of_unit():
+        run.resolver.answers.stop(UNITS_APART)
 
 
 def _find_replay_of_unit() -> Run | None:
     run = active_run()
-    if run is None or run.session is None:
+    if run is None:
         raise AssertionError("only a replay plays a unit")
+    answers = run.resolver.answers
     hold_main()
     if not is_replay_of_unit():
-        run.session.stop(UNITS_APART)
+        answers.stop(UNITS_APART)
         return None
-    reasons = run.session.recording.completeness().reasons
+    reasons = answers.recording.completeness().reasons
     awaited = next((reason for reason in reasons if reason in _waiting), None)
     if awaited is not None:
-        run.session.stop(awaited)
+        answers.stop(awaited)
         return None
     return run
 
 
 def _has_come_otherwise(run: Run) -> bool:
     """Whether the judged unit is a job of the same process, not a request to the server."""
-    return run.session is not None and run.session.index.at(LANE, GIVEN, 0) is not None
+    return run.resolver.answers.index.at(LANE, GIVEN, 0) is not None
 
 
 def iter_units(run: Run, *first_calls: str) -> Iterator[str]:
@@ -146,8 +147,8 @@ def iter_units(run: Run, *first_calls: str) -> Iterator[str]:
     is not one of `first_calls` entered the process another way, and are skipped.
     """
     factory.divide()
-    session = run.session
-    if session is None or session.extent is None:
+    session = run.resolver.answers
+    if session.extent is None:
         raise AssertionError("only a replay plays a unit")
     warm_up = session.extent.warm_up
     if warm_up is not None:

@@ -57,7 +57,7 @@ def _open(wrapped: Any, server: Any, args: Any, kwargs: Any) -> Any:
     run = active_run()
     if not is_replay():
         guard.guarded(PART, _services.add, server)
-    elif run is not None and run.session is not None and (is_replay_of_unit() or has_units(run.session.recording)):
+    elif run is not None and is_replay() and (is_replay_of_unit() or has_units(run.resolver.answers.recording)):
         if not _playing:
             ioloop: Any = import_module("tornado.ioloop")
             with inside_lane(Lane(f"{run.root_lane.path}/units")):  # the program's own tasks keep their numbers

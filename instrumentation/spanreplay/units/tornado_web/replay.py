@@ -28,16 +28,17 @@ __all__ = ["ReplayedExchange", "replay_request_of"]
 async def replay_request_of(server: Any) -> None:
     """Replay the current recorded request through a server's application; the session keeps any differences."""
     run = active_run()
-    if run is None or run.session is None:
+    if run is None:
         raise AssertionError("only a replay has a recorded request")
-    lane = Lane(LANE if run.session.extent is None else run.session.extent.lane)
+    extent = run.resolver.answers.extent
+    lane = Lane(LANE if extent is None else extent.lane)
     try:
         await await_start(run)
         before = asyncio.all_tasks()
         with inside_lane(lane):
             await ReplayedExchange(run, lane).play(server)
-            if run.session.extent is not None:
-                run.session.extent.is_over = True
+            if extent is not None:
+                extent.is_over = True
             await await_left(run, before)
     except ReplayMiss:
         return  # the session has noted it
@@ -152,9 +153,7 @@ class ReplayedExchange(Exchange):
 
     def detach(self) -> NoReturn:
         """End the replay: there is no connection to give to a handler."""
-        if self._run.session is None:
-            raise AssertionError("only a replay has a recorded request")
-        missing = self._run.session.stop(TAKEN_OVER)
+        missing = self._run.resolver.answers.stop(TAKEN_OVER)
         if not self._is_over.done():
             self._is_over.set_exception(missing)
         raise missing
@@ -164,8 +163,7 @@ class ReplayedExchange(Exchange):
 
     def _find(self, name: str) -> Any:
         """Return a recorded call's result, {} if it has none; None if there is no such call."""
-        session = self._run.session
-        call = None if session is None else session.index.at(self._lane.path, f"{KIND}:{name}", 0)
+        call = self._run.resolver.answers.index.at(self._lane.path, f"{KIND}:{name}", 0)
         return None if call is None else json.loads(call.response)["value"] or {}
 
     async def _serve(self, name: str) -> Any:

@@ -207,9 +207,10 @@ def _store(wrapped: Any, scheduler: Any, args: Any, kwargs: Any) -> Any:
 
 def _is_in_unit() -> bool:
     run = active_run()
-    if run is None or run.session is None:
+    if run is None or run.resolver.keeps:
         return isinstance(run, UnitRun)
-    lane = LANE if run.session.extent is None else run.session.extent.lane
+    extent = run.resolver.answers.extent
+    lane = LANE if extent is None else extent.lane
     return is_within(current_lane(run.root_lane).path, lane)
 
 
@@ -227,22 +228,23 @@ def _start(wrapped: Any, scheduler: Any, args: Any, kwargs: Any) -> Any:
     """In a replay, prepare for the recorded jobs: the scheduler plays them, or the server, between its requests."""
     background: Any = import_module("apscheduler.schedulers.background")
     run = active_run()
-    if run is not None and run.session is not None and run.session.extent is not None:
-        if _is_for_server(run.session) and not has_player():
+    session = None if run is None or run.resolver.keeps else run.resolver.answers
+    if session is not None and session.extent is not None:
+        if _is_for_server(session) and not has_player():
             plays_jobs(functools.partial(_play, scheduler))
             _given_away.append(scheduler)
-        is_beside = isinstance(scheduler, background.BackgroundScheduler) and _is_for_scheduler(run.session)
-        run.session.extent.is_beside_main = run.session.extent.is_beside_main or is_beside
+        is_beside = isinstance(scheduler, background.BackgroundScheduler) and _is_for_scheduler(session)
+        session.extent.is_beside_main = session.extent.is_beside_main or is_beside
     return wrapped(*args, **kwargs)
 
 
 def _look_for_jobs(wrapped: Any, scheduler: Any, args: Any, kwargs: Any) -> Any:
     """The scheduler has started: a replay now runs the recorded jobs, and no other."""
     run = active_run()
-    if isinstance(run, UnitRun) and run.session is None:  # a unit has woken the scheduler; due jobs are no part of it
+    if isinstance(run, UnitRun) and run.resolver.keeps:  # a unit has woken the scheduler; due jobs are no part of it
         with factory.outside_units():
             return wrapped(*args, **kwargs)
-    if run is None or run.session is None or not _is_for_scheduler(run.session):
+    if run is None or run.resolver.keeps or not _is_for_scheduler(run.resolver.answers):
         return wrapped(*args, **kwargs)
     if serves():
         wrapped(*args, **kwargs)  # run jobs that belong to the start

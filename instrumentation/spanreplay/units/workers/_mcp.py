@@ -139,7 +139,7 @@ async def _work(runner: Any, dctx: Any, name: str, work: Any) -> Any:
 
 async def _look_for(runner: Any, dctx: Any, name: str) -> None:
     run = active_run()
-    if run is None or run.session is None or run.session.recording.root.outcome != Outcome.OK.value:
+    if run is None or run.resolver.keeps or run.resolver.answers.recording.root.outcome != Outcome.OK.value:
         return
     with contextlib.suppress(Exception):
         listed = await runner._on_request(dctx, _TOOLS, None)
