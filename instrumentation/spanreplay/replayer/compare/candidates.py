@@ -53,6 +53,6 @@ def _why_rejected(index: RecordingIndex, call: CallRecord, slot: Slot, key: str,
     places = [d.path.removeprefix("body.") for d in found if not d.path.startswith("headers")]
     if not places:
         return "its key differs, but in nothing that the recording still shows"
-    more = f" and {len(places) - 1} more" if len(places) > 1 else ""
+    differs = f"and {len(places) - 1} more differ" if len(places) > 1 else "differs"
     used = ", and it was already served" if index.is_used(call) else ""
-    return f"{places[0]}{more} differs{used}"
+    return f"{places[0]} {differs}{used}"
