@@ -36,7 +36,7 @@ from spanreplay.seams.concurrency import thread_waits as waits
 from spanreplay.seams.concurrency.carried import carried
 from spanreplay.seams.machine import reads_and_files
 from spanreplay.seams.machine.outside.forks import note_fork
-from spanreplay.seams.telemetry import providers
+from spanreplay.seams.telemetry import named_exporters, providers
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -128,7 +128,7 @@ class Installation:
         process_group.settings["SPANREPLAY_LEVEL"] = self.level.name
         join_token = process_group.take_join_token()
         redactor: Any = LazyRedactor(lambda: build_redactor(data_dir))
-        providers.redact_exports(provider, redactor, self._target)
+        named_exporters.redact_exports(provider, redactor, self._target)
         started = {_STARTER: _OURS} if self.is_started_by_us else {}
         argv = list((join_token and join_token.argv) or sys.argv)
         environment = {**describe_environment(argv), **parent_run.read_parent(), **started}
@@ -145,10 +145,8 @@ class Installation:
         groups.install("spans of the program", self.patches, run.others.install)
         target = self._target
         if target is not None and not config.read_setting("SPANREPLAY_COLLECTOR"):
-            share = self._share
-            groups.install(
-                "the program's exporters", self.patches, lambda p: providers.watch_exporters(p, target, share)
-            )
+            watch = providers.watch_exporters
+            groups.install("the program's exporters", self.patches, watch, target, self._share)
         if not providers.is_global(provider):
             groups.install("spans without a provider", self.patches, StandIn(provider).install)
         set_process_run(run)

@@ -143,6 +143,11 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "seconds without a call after which a replay ends, with a verdict; 0: never. "
         "Default of `replay` without a terminal: 600, and ten times what the run took",
     ),
+    Setting(
+        "SPANREPLAY_REPLAY_EXPORTER",
+        "",
+        "the user's OTEL_TRACES_EXPORTER, which is `none` in a replay; set for its processes",
+    ),
     Setting("SPANREPLAY_REPLAY_PID", "", "process that replays; its children are refused"),
     Setting(
         "SPANREPLAY_REPLAY_STRICT_ENV",

@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 from spanreplay.recording.spool.target import target_of
 from spanreplay.redact import Redactor
-from spanreplay.seams.telemetry import providers
+from spanreplay.seams.telemetry import named_exporters
 from support.distro import make_distro
 from support.in_process import KEY
 from support.otlp_sink import OtlpSink, serve
@@ -150,30 +150,22 @@ def test_r1_exporter_that_the_user_named_stays_behind_the_redactor(workplace: Wo
     assert SECRET not in done.stdout.replace("answer done", "")
 
 
-def test_otlp_export_that_the_user_named_is_not_doubled(workplace: Workplace, tmp_path: Path) -> None:
-    """If `OTEL_TRACES_EXPORTER` names OTLP and we ship to the same address, each span arrives once."""
-    with serve() as sink:
-        named = {"OTEL_TRACES_EXPORTER": "otlp_proto_http", "OTEL_EXPORTER_OTLP_ENDPOINT": sink.endpoint}
-        with_settings(workplace, {**named, **make_distro(tmp_path)}).record(workplace.write("agent.py", AGENT))
-        assert sorted(set(names_of(sink))) == ["agent", "f", "work"]
-        assert names_of(sink).count("work") == 1
-
-
 @pytest.mark.parametrize(
-    ("is_named", "is_shipped_to", "stays"),
-    [(True, False, True), (True, True, False), (False, False, False), (False, True, False)],
-    ids=["named", "named_and_shipped_to", "default", "default_and_shipped_to"],
+    ("named", "collector", "stays"),
+    [("otlp", "8", True), ("otlp", "9", False), ("otlp", "", True), ("", "", False), ("", "9", False)],
+    ids=["named", "named_and_our_collector", "named_and_shared", "default", "default_and_our_collector"],
 )
 def test_p9_otlp_exporter_stays_where_the_user_named_it(
-    is_named: bool, is_shipped_to: bool, stays: bool, monkeypatch: pytest.MonkeyPatch
+    named: str, collector: str, stays: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An OTLP exporter is removed if the environment does not name it, or if it exports to our own target."""
-    monkeypatch.setattr(providers, "_was_named", lambda: is_named)
+    """An OTLP exporter is removed if the environment does not name it, or if it exports to SPANREPLAY_COLLECTOR."""
+    monkeypatch.setattr(named_exporters, "_read_named", lambda: [named] if named else [])
+    if collector:
+        monkeypatch.setenv("SPANREPLAY_COLLECTOR", f"http://127.0.0.1:{collector}")
     provider = TracerProvider(shutdown_on_exit=False)
     processor = SimpleSpanProcessor(OTLPSpanExporter("http://127.0.0.1:9/v1/traces"))
     provider.add_span_processor(processor)
-    target = target_of(f"http://127.0.0.1:{9 if is_shipped_to else 8}")
-    providers.redact_exports(provider, Redactor(KEY, "b").run(), target)
+    named_exporters.redact_exports(provider, Redactor(KEY, "b").run(), target_of(f"http://127.0.0.1:{collector or 9}"))
     left = provider._active_span_processor._span_processors
     assert [vars(each)["_downstream"] for each in left] == ([(processor,)] if stays else [])
     processor.shutdown()

@@ -95,6 +95,7 @@ def test_environment_of_an_agent(here: Path) -> None:
     again = build_environ(recorded, {}, is_replay=True)
     assert again["PYTHONPATH"] == recorded["PYTHONPATH"]
     assert again["OTEL_TRACES_EXPORTER"] == "none"
+    assert again["SPANREPLAY_REPLAY_EXPORTER"] == "console"
     assert "OTEL_SDK_DISABLED" not in again
 
 

@@ -154,6 +154,8 @@ def build_environ(
     the exporters are set to `none` unless the user names one. A replay exports nothing and can't be switched off.
     """
     result = dict(environ)
+    if is_replay:
+        result["SPANREPLAY_REPLAY_EXPORTER"] = environ.get(_EXPORTERS[0], "")
     for name in _EXPORTERS:
         if is_replay or not result.get(name, "").strip():
             result[name] = "none"
