@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import contextvars
 import functools
-import itertools
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from spanreplay.model.guard import guarded
@@ -35,7 +34,7 @@ EARLIER_LANE: Final = "earlier#"
 """Prefix of the root lanes of units that a replay runs before the judged one."""
 _COMPREHENSION: Final = re.compile(r"<(?:list|set|dict)comp>\.")
 _counting = make_lock()
-_making = make_lock()  # creating one call lane may create the lane around it
+"""Guards the counters. No container is made while it is held: a collection's finalizers may count in the same lane."""
 
 
 class Lane:
@@ -48,32 +47,39 @@ class Lane:
         """Its number among the lanes of its label in its parent, from 1; 0 for a lane that is not numbered."""
         self.owner = owner
         """The crossing that this lane was created inside, or None."""
-        self._children: dict[str, int] = {}
-        self._calls: dict[str, Iterator[int]] = {}
-        self._named: dict[str, Lane] = {}
-        self.reads: dict[str, int] = {}  # how many values of each source are written
+        self._begin()
+
+    def _begin(self) -> None:
+        # Most lanes count nothing, and the garbage collector runs more often for each dictionary
+        self._children: dict[str, int] | None = None
+        self._calls: dict[str, int] | None = None
+        self._named: dict[str, Lane] | None = None
+        self.reads: dict[str, int] | None = None
+        """How many values of each source are written."""
 
     def child(self, label: str, owner: Any = None) -> Lane:
         """A new lane below this one; the n-th of its label is `label#n`, from 1."""
+        made: dict[str, int] = {} if self._children is None else self._children  # see `_counting`
         with _counting:
-            count = self._children[label] = self._children.get(label, 0) + 1
+            counts = self._children = made if self._children is None else self._children
+            count = counts[label] = counts.get(label, 0) + 1
         return Lane(f"{self.path}/{label}#{count}", owner, count)
 
     def named_child(self, label: str, owner: Any = None) -> Lane:
         """The lane below this one whose label is a framework's own id; the same object each time."""
+        made: dict[str, Lane] = {} if self._named is None else self._named
+        lane = made.get(label) or Lane(f"{self.path}/{label}", owner)
         with _counting:
-            lane = self._named.get(label)
-            if lane is None:
-                lane = self._named[label] = Lane(f"{self.path}/{label}", owner)
-        return lane
+            named = self._named = made if self._named is None else self._named
+            return named.setdefault(label, lane)
 
     def next_index(self, boundary: str) -> int:
         """How many calls of this boundary came before in this lane."""
-        numbers = self._calls.get(boundary)
-        if numbers is None:
-            with _counting:
-                numbers = self._calls.setdefault(boundary, itertools.count())
-        return next(numbers)  # atomic: threads can't interrupt it
+        made: dict[str, int] = {} if self._calls is None else self._calls
+        with _counting:
+            counts = self._calls = made if self._calls is None else self._calls
+            count = counts[boundary] = counts.get(boundary, 0) + 1
+        return count - 1
 
 
 _lane: contextvars.ContextVar[Lane | None] = contextvars.ContextVar("spanreplay_lane", default=None)
@@ -166,23 +172,17 @@ class _CallLane(Lane):
 
     __slots__ = ()
 
-    def __init__(self, crossing: Any) -> None:  # and nothing else: `__getattr__` makes the other attributes
+    def __init__(self, crossing: Any) -> None:  # without a path: `__getattr__` makes it
         self.owner = crossing
         self.number = 0
+        self._begin()
 
     def __getattr__(self, name: str) -> Any:
-        if name not in Lane.__slots__:
+        if name != "path":
             raise AttributeError(name)
-        with _making:
-            try:
-                return object.__getattribute__(self, name)  # another thread was faster
-            except AttributeError:
-                made: Any = {}
-            if name == "path":
-                label = f"{self.owner.boundary}#{self.owner.index + 1}"[-LABEL_CHARACTERS_MAX:]
-                made = f"{self.owner.lane.path}/{label}"
-            setattr(self, name, made)
-            return made
+        label = f"{self.owner.boundary}#{self.owner.index + 1}"[-LABEL_CHARACTERS_MAX:]
+        self.path = f"{self.owner.lane.path}/{label}"
+        return self.path
 
 
 CrossingTokens = tuple[contextvars.Token[Any] | None, contextvars.Token[Lane | None] | None]

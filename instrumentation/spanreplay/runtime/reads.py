@@ -201,14 +201,15 @@ class ReadLog:
         rows: list[list[Any]] = []
         before: Source | None = None
         last = 0
+        written_before = lane.reads = lane.reads or {}
         for source, value in reads:
             written = source.pack(value)
             if source.is_secret:
                 written = self._seal(dump(written).encode())
-            start = lane.reads.get(source.name, -1)
+            start = written_before.get(source.name, -1)
             if start < 0:
                 start = self._before.get((lane.path, source.name), 0)
-            lane.reads[source.name] = start + 1
+            written_before[source.name] = start + 1
             if source is not before:
                 rows.append([source.name, start])
                 before, last = source, 0

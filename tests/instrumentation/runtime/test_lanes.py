@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import functools
 import gc
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from support.in_process import MemoryProcessor, here, inside, make_run
 from support.pythons import since
 
 DEADLINE_S = 30
+MANY = 16_000
 HOOKED = (
     (asyncio.base_events.BaseEventLoop, "create_task"),
     (ThreadPoolExecutor, "submit"),
@@ -437,3 +439,56 @@ def test_n1_no_garbage_is_collected_while_a_lane_is_entered(monkeypatch: pytest.
         finally:
             gc.enable()
     assert seen == [False] * 4
+
+
+IN_EACH_COLLECTION = """
+import gc
+from spanreplay.runtime.lanes import Lane
+
+class Client:
+    freed = 0
+
+    def __del__(self):
+        Client.freed += 1
+        for count in (lane.child, lane.next_index, lane.named_child):
+            count("closing")
+        leave()  # for the next collection
+
+def leave():
+    client = Client()
+    client.itself = client
+
+gc.set_threshold(1)  # nearly every container that is made starts a collection
+for number in range(20):
+    gc.disable()
+    lane, Client.freed = Lane("main"), 0
+    leave()
+    gc.enable()
+    lane.child("work"), lane.next_index("call"), lane.named_child("node")
+    gc.disable()
+    assert Client.freed > 0
+    print(lane.next_index("closing") - Client.freed, lane.child("closing").number - Client.freed)
+"""
+
+
+def test_n1_finalizer_run_by_a_collection_counts_in_the_same_lane() -> None:
+    """A client that starts a task when it is freed may be freed while its lane counts: no number is lost."""
+    done = subprocess.run(
+        [sys.executable, "-c", IN_EACH_COLLECTION], capture_output=True, text=True, timeout=DEADLINE_S, check=False
+    )
+    assert (set(done.stdout.splitlines()), done.stderr) == ({"0 1"}, "")
+
+
+def test_n1_tasks_of_many_lanes_hash_apart(run: Run) -> None:
+    """The first child of each of 16,000 tasks has another hash, so that sets of tasks stay fast."""
+
+    async def child() -> int:
+        return hash(asyncio.current_task())
+
+    async def parent() -> int:
+        return await asyncio.create_task(child())
+
+    async def main() -> set[int]:
+        return set(await asyncio.gather(*(parent() for _ in range(MANY))))
+
+    assert len(asyncio.run(main())) > MANY * 0.999

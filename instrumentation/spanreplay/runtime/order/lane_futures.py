@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextvars
 import itertools
 import sys
 import zlib
@@ -45,13 +46,22 @@ def make_task(lane_hash: int, coro: Any, **options: Any) -> LaneTask:
     return task
 
 
-def create_numbered(loop: Any, lane_hash: int, create: Callable[[], Any], *, is_named: bool) -> Any:
-    """Return `create()`, its task being a `LaneTask`; unchanged if the agent has set its own task factory."""
+def can_number(loop: Any) -> bool:
+    """Whether a loop makes its tasks itself; False if the agent has set its own task factory."""
     standard = getattr(loop, "_task_factory", _UNKNOWN)
-    eager = getattr(asyncio, "eager_task_factory", _UNKNOWN)
-    if standard is not None and standard is not eager:
+    return standard is None or standard is _EAGER
+
+
+def create_numbered(
+    loop: Any, lane_hash: int, create: Callable[[], Any], *, is_named: bool, context: contextvars.Context | None = None
+) -> Any:
+    """Return `create()`, its task being a `LaneTask`, in this Context; unchanged unless `can_number`."""
+    if not can_number(loop):
         return create()
-    options = {} if standard is None else {"eager_start": True}
+    standard = loop._task_factory
+    options: dict[str, Any] = {} if standard is None else {"eager_start": True}
+    if context is not None:
+        options["context"] = context
     names: list[str] = []
 
     def factory(loop: Any, coro: Any, **given: Any) -> Any:
@@ -72,6 +82,9 @@ def create_numbered(loop: Any, lane_hash: int, create: Callable[[], Any], *, is_
 
 
 _UNKNOWN: Final = object()
+_EAGER: Final = getattr(asyncio, "eager_task_factory", object())
+TAKES_CONTEXT: Final = sys.version_info >= (3, 11)
+"""Whether a task can be told the Context that it runs in."""
 _RENAMES: Final = sys.version_info >= (3, 12)
 """Whether a loop renames a task from its factory to "None" if nobody gave it a name."""
 

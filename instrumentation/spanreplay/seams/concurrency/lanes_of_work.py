@@ -26,7 +26,7 @@ from spanreplay.runtime.lanes import (
     peel,
     thread_state,
 )
-from spanreplay.runtime.order.lane_futures import adopt_future, create_numbered, hash_lane
+from spanreplay.runtime.order.lane_futures import TAKES_CONTEXT, adopt_future, can_number, create_numbered, hash_lane
 from spanreplay.runtime.patch_groups import PatchGroups
 from spanreplay.runtime.patches import Patches
 from spanreplay.seams.concurrency import ordered_sets
@@ -65,6 +65,10 @@ def wrap_create_task(patches: Patches, loop_class: type, root_of: RootOf) -> Non
         if context is not None:
             enter_contexts([context], lane)
             return create_numbered(loop, lane_hash, create, is_named=is_named)
+        if TAKES_CONTEXT and can_number(loop):  # the lane needs no variable set and reset around the task's creation
+            context = contextvars.copy_context()
+            enter_contexts([context], lane)
+            return create_numbered(loop, lane_hash, create, is_named=is_named, context=context)
         with inside_lane(lane):
             return create_numbered(loop, lane_hash, create, is_named=is_named)
 
