@@ -175,6 +175,8 @@ class _Pipe:
 
     def __init__(self, first: list[Any], file: Any, large: LargeBody) -> None:
         self._first = first[::-1]
+        self._taken = 0
+        """How much of the next block has been read: to cut it off would copy the rest for each small read."""
         self._file = file
         self._large = large
 
@@ -190,10 +192,11 @@ class _Pipe:
             blocks = list(self)
             return blocks[0][:0].join(blocks) if blocks else b""
         if self._first:
-            block = self._first.pop()
-            if len(block) > size:
-                self._first.append(block[size:])
-                block = block[:size]
+            block = self._first[-1][self._taken : self._taken + size]
+            self._taken += len(block)
+            if self._taken == len(self._first[-1]):
+                self._taken = 0
+                self._first.pop()
         else:
             block = self._file.read(size)
         self._large.add(block)
