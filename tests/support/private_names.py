@@ -1,18 +1,22 @@
 """Tests recording on a Python that lacks one private name; each name is tried in its own process.
 
 Run: python private_names.py FOLDER. The names are those that spanreplay's sources look up on modules of the standard
-library; each is deleted before spanreplay is imported. Names without which the bare program fails are skipped.
+library and of OpenTelemetry; each is deleted before spanreplay is imported. A name without which the bare program or
+OpenTelemetry fails is hidden instead: only spanreplay's own code doesn't find it.
 """
 
 from __future__ import annotations
 
 import ast
 import asyncio
+import asyncio.selector_events
 import concurrent.futures
 import importlib
+import inspect
 import json
 import logging
 import os
+import queue
 import signal
 import sqlite3
 import subprocess
@@ -26,11 +30,29 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 
+from opentelemetry.sdk.trace import SynchronousMultiSpanProcessor, TracerProvider
+
 SOURCES: Final = Path(__file__).resolve().parents[2] / "instrumentation" / "spanreplay"
+ALWAYS_THERE: Final = {*sys.stdlib_module_names, "opentelemetry"}
+"""Packages that every recorded process has."""
 DOCUMENTED: Final = ("os._exit", "sys._getframe")
 """Names with an underscore that are documented by Python."""
-LEFT_OUT: Final = ("replay", "cli", "report", "mock")
+LEFT_OUT: Final = ("replayer", "cli", "report", "testing")
 """Folders that are not loaded while recording."""
+KINDS: Final[tuple[type, ...]] = (
+    asyncio.base_events.BaseEventLoop,
+    asyncio.selector_events.BaseSelectorEventLoop,
+    asyncio.Handle,
+    concurrent.futures.Future,
+    concurrent.futures.ThreadPoolExecutor,
+    threading.Thread,
+    threading.Condition,
+    subprocess.Popen,
+    queue.Queue,
+    TracerProvider,
+    SynchronousMultiSpanProcessor,
+)
+"""Classes of Python and of OpenTelemetry whose instances every recorded process has."""
 
 
 # ── The names ───────────────────────────────────────────────────────────────────────────────────────
@@ -39,7 +61,7 @@ def _is_private(name: str) -> bool:
 
 
 def _bound_modules(tree: ast.AST) -> dict[str, str]:
-    """Return local name → standard library module, or an attribute of one."""
+    """Return local name → module of the standard library or of OpenTelemetry, or an attribute of one."""
     found: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -48,7 +70,7 @@ def _bound_modules(tree: ast.AST) -> dict[str, str]:
                 found[each.asname or root] = each.name if each.asname else root
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             found.update({each.asname or each.name: f"{node.module}.{each.name}" for each in node.names})
-    return {name: path for name, path in found.items() if path.partition(".")[0] in sys.stdlib_module_names}
+    return {name: path for name, path in found.items() if path.partition(".")[0] in ALWAYS_THERE}
 
 
 def _dotted(node: ast.AST, bound: dict[str, str]) -> str:
@@ -80,6 +102,25 @@ def find_names() -> list[str]:
                 if is_name and owner and _is_private(second.value):  # type: ignore[attr-defined]  # as asked
                     found.add(f"{owner}.{second.value}")  # type: ignore[attr-defined]  # as above
     return sorted(name for name in found - {*DOCUMENTED} if "." in name and _find_owner(name) is not None)
+
+
+def find_attributes() -> list[tuple[type, str]]:
+    """Return class, private attribute of its instances, for all that our sources use and that every process has."""
+    used: set[str] = set()
+    for path in SOURCES.rglob("*.py"):
+        if path.relative_to(SOURCES).parts[0] not in LEFT_OUT:
+            nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            used.update(node.attr for node in nodes if isinstance(node, ast.Attribute) and _is_private(node.attr))
+    found: list[tuple[type, str]] = []
+    for kind in KINDS:
+        source = inspect.getsource(kind)
+        made = {node.attr for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute) and _is_own(node)}
+        found += [(kind, name) for name in sorted(used & {*made, *vars(kind)})]
+    return found
+
+
+def _is_own(node: ast.Attribute) -> bool:
+    return isinstance(node.value, ast.Name) and node.value.id == "self" and isinstance(node.ctx, ast.Store)
 
 
 def _find_owner(name: str) -> tuple[Any, str] | None:
@@ -238,6 +279,43 @@ def try_without(name: str, folder: Path, url: str, *, is_recorded: bool) -> dict
     return in_child(folder, do)
 
 
+def _is_asked_by_us(frame: Any) -> bool:
+    return bool(frame.f_globals.get("__name__", "").startswith("spanreplay"))
+
+
+def _hide(owner: Any, last: str) -> None:
+    """From now on only code that is not spanreplay's finds an attribute of a module, or of a class's instances."""
+    kind = owner if isinstance(owner, type) else type(owner)
+    ask: Any = kind.__getattribute__
+
+    def find(self: Any, asked: str) -> Any:
+        if asked == last and _is_asked_by_us(sys._getframe(1)):
+            gone = AttributeError(f"{last!r} is gone")
+            gone.obj = self
+            raise gone
+        return ask(self, asked)
+
+    if isinstance(owner, type):
+        owner.__getattribute__ = find  # type: ignore[method-assign,assignment]  # for its instances
+    else:
+        owner.__class__ = type("Hiding", (kind,), {"__getattribute__": find})
+
+
+def try_hidden(owner: Any, last: str, folder: Path, url: str) -> dict[str, Any]:
+    """Run the recorded program while spanreplay's code doesn't find a name; return the outcome."""
+
+    def refuse(_: str, asked: str) -> None:
+        if asked == _named(owner, last):
+            raise AttributeError(f"{last!r} is gone")
+
+    def do() -> dict[str, Any]:
+        _hide(owner, last)
+        _spy(refuse)
+        return _record(url, folder)
+
+    return in_child(folder, do)
+
+
 def try_refused(by: str, name: str, folder: Path, url: str) -> dict[str, Any]:
     """Run the recorded program while one of our modules doesn't find a name that it patches; return the outcome."""
 
@@ -263,9 +341,15 @@ def main(folder: Path) -> Iterator[dict[str, Any]]:
     try:
         for number, name in enumerate(["", *find_names()]):
             bare = try_without(name, folder / f"bare{number}", url, is_recorded=False)
-            if "error" not in bare:
+            owned = _find_owner(name) if name else None
+            if "error" not in bare and not name.startswith("opentelemetry."):
                 found = try_without(name, folder / f"recorded{number}", url, is_recorded=True)
                 yield {"by": "", "name": name, "bare": bare["said"], **found}
+            elif owned is not None and not isinstance(owned[0], type):  # those of classes are patched: below
+                yield {"by": "", "name": name, **try_hidden(*owned, folder / f"hidden{number}", url)}
+        for kind, last in find_attributes():
+            hidden = try_hidden(kind, last, folder / f"{kind.__name__}{last}", url)
+            yield {"by": "", "name": f"{kind.__name__}.{last}", **hidden}
         for by, names in find_patched(folder / "patched", url).items():
             yield {"by": by, "name": names[-1], **try_refused(by, names[-1], folder / by, url)}
     finally:

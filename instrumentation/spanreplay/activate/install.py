@@ -22,6 +22,7 @@ from spanreplay.recording import catalog
 from spanreplay.recording.spool.target import read_target
 from spanreplay.runtime import lanes
 from spanreplay.runtime import processes as process_group
+from spanreplay.runtime.order.steps import check_handles
 from spanreplay.runtime.patch_groups import PatchGroups, describe_missing
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.process import parent_run
@@ -119,8 +120,8 @@ class Installation:
 
     def _start_run(self, provider: TracerProvider) -> None:
         from spanreplay.runtime.process.environment import describe_environment
+        from spanreplay.seams.telemetry import stand_in
         from spanreplay.seams.telemetry.other_spans import OtherSpans
-        from spanreplay.seams.telemetry.stand_in import StandIn
 
         self._data_dir = data_dir = config.read_data_dir()
         self._resource = provider.resource
@@ -128,7 +129,6 @@ class Installation:
         process_group.settings["SPANREPLAY_LEVEL"] = self.level.name
         join_token = process_group.take_join_token()
         redactor: Any = LazyRedactor(lambda: build_redactor(data_dir))
-        named_exporters.redact_exports(provider, redactor, self._target)
         started = {_STARTER: _OURS} if self.is_started_by_us else {}
         argv = list((join_token and join_token.argv) or sys.argv)
         environment = {**describe_environment(argv), **parent_run.read_parent(), **started}
@@ -143,12 +143,14 @@ class Installation:
         run.others = OtherSpans(run, recorded.on_end)
         self.groups = groups = PatchGroups(run, is_replay=self.session is not None, level=self.level)
         groups.install("spans of the program", self.patches, run.others.install)
+        redact = named_exporters.redact_exports
+        groups.install("exporters that the environment names", self.patches, redact, provider, redactor, self._target)
         target = self._target
         if target is not None and not config.read_setting("SPANREPLAY_COLLECTOR"):
             watch = providers.watch_exporters
             groups.install("the program's exporters", self.patches, watch, target, self._share)
         if not providers.is_global(provider):
-            groups.install("spans without a provider", self.patches, StandIn(provider).install)
+            groups.install("spans without a provider", self.patches, stand_in.install, provider)
         set_process_run(run)
         process_group.offer(run)
         if join_token is not None:
@@ -251,6 +253,7 @@ class Installation:
         groups = self.groups = self.groups or PatchGroups(self.run, is_replay=is_replay, level=self.level)
         lanes_of_work.install(self.patches, root_lane_of_active_run, carried, groups)
         groups.install("timers", self.patches, timers.install)
+        groups.install("steps of event loops", self.patches, check_handles)
         if self.session is not None and self.run is not None:
             from spanreplay.replayer.sandbox import kernel_guard, native_writes, world
 

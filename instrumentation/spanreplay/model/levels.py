@@ -41,10 +41,12 @@ _LOOKS: Final = "looks at files (existence, size, names)"
 
 TABLE: Final = (
     Group("spans of the program"),
+    Group("exporters that the environment names"),
     Group("spans without a provider"),
     Group("order of tasks and futures"),
     Group("lanes of tasks"),
     Group("lanes of pools"),
+    Group("workers of pools"),
     Group("lanes of threads"),
     Group("the exit status"),
     Group("the end by a signal"),

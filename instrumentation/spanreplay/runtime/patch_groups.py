@@ -6,8 +6,12 @@ missing notes become a named hole of the run, and a line of `spanreplay doctor`.
 
 from __future__ import annotations
 
+import contextlib
+import importlib.metadata
 import platform
+import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from spanreplay.model import guard
@@ -47,22 +51,33 @@ class PatchGroups:
         except Exception as exc:
             patches.undo_to(mark)
             if self._is_replay:
-                raise ConfigError(f"{name} can't be replayed: {_describe_python()} is not as expected ({exc})") from exc
+                library = " ".join(_name_library(exc))
+                raise ConfigError(f"{name} can't be replayed: {library} is not as expected ({exc})") from exc
             self._note(name, exc)
         else:
             self.counts[name] = patches.total - total
 
     def _note(self, name: str, exc: Exception) -> None:
-        why = describe_missing(exc)
-        row = {"seam": name, "library": "python", "version": platform.python_version(), "state": "failed"}
-        self.missing.append({**row, "reason": why, "records": ""})
-        guard.report_missing(name, f"{name} can't be recorded: {_describe_python()} is not as expected ({why})")
+        library, version = _name_library(exc)
+        why = f"{library} {version} is not as expected ({describe_missing(exc)})"
+        row = {"seam": name, "library": library.lower(), "version": version, "state": "failed"}
+        self.missing.append({**row, "reason": describe_missing(exc), "records": ""})
+        guard.report_missing(name, f"{name} can't be recorded: {why}")
         if self._run is not None:
-            self._run.hole(f"{name} could not be recorded: {_describe_python()} is not as expected ({why})")
+            self._run.hole(f"{name} could not be recorded: {why}")
 
 
-def _describe_python() -> str:
-    return f"Python {platform.python_version()}"
+def _name_library(exc: Exception) -> tuple[str, str]:
+    """The distribution whose object lacks a name, and its version; Python if none has the name of the module."""
+    owner = getattr(exc, "obj", None)
+    kind = owner if isinstance(owner, (type, ModuleType)) else type(owner)
+    module = (exc.name or "") if isinstance(exc, ImportError) else getattr(kind, "__module__", kind.__name__)
+    parts = module.split(".")
+    for count in range(len(parts) if parts[0] not in sys.stdlib_module_names else 0, 0, -1):
+        name = "-".join(parts[:count])
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return name, importlib.metadata.version(name)
+    return "Python", platform.python_version()
 
 
 def describe_missing(exc: Exception) -> str:

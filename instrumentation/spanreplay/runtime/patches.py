@@ -15,6 +15,13 @@ Wrapper = Callable[[Any, Any, Any, Any], Any]
 _MISSING = object()
 
 
+def require(value: object, *names: str) -> None:
+    """Check, while installing, what will be used later in the agent's calls. Raises: AttributeError."""
+    for name in names:
+        if not hasattr(value, name):
+            raise AttributeError(f"{type(value).__module__}.{type(value).__qualname__} has no {name!r}", obj=value)
+
+
 class Patches:
     """The patches made so far, so that they can be undone; not thread-safe, used while installing."""
 

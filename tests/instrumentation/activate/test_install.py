@@ -15,6 +15,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 from spanreplay.recording.spool.target import target_of
 from spanreplay.redact import Redactor
+from spanreplay.runtime.patches import Patches
 from spanreplay.seams.telemetry import named_exporters
 from support.distro import make_distro
 from support.in_process import KEY
@@ -165,7 +166,8 @@ def test_p9_otlp_exporter_stays_where_the_user_named_it(
     provider = TracerProvider(shutdown_on_exit=False)
     processor = SimpleSpanProcessor(OTLPSpanExporter("http://127.0.0.1:9/v1/traces"))
     provider.add_span_processor(processor)
-    named_exporters.redact_exports(provider, Redactor(KEY, "b").run(), target_of(f"http://127.0.0.1:{collector or 9}"))
+    target = target_of(f"http://127.0.0.1:{collector or 9}")
+    named_exporters.redact_exports(Patches(), provider, Redactor(KEY, "b").run(), target)
     left = provider._active_span_processor._span_processors
     assert [vars(each)["_downstream"] for each in left] == ([(processor,)] if stays else [])
     processor.shutdown()

@@ -17,12 +17,12 @@ from pathlib import Path
 from time import monotonic
 
 from opentelemetry import context as otel_context
-from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY
 
 from spanreplay.model.config import SHIP_EXIT_TIMEOUT_MS, SHIP_INTERVAL_MS
 from spanreplay.model.errors import SourceError
 from spanreplay.model.own_threads import unnumbered_threads
 from spanreplay.model.private import is_plain_file
+from spanreplay.recording.otlp.context_keys import SUPPRESSION
 from spanreplay.recording.spool.courier import Courier, Delivery, ShipReport, adopt
 from spanreplay.recording.spool.directory import REFUSED, SPOOL_SUFFIX, ack_path, iter_spool_files, spool_directory
 from spanreplay.recording.spool.limits import (
@@ -234,7 +234,7 @@ class Shipper:
 
     def _run(self) -> None:
         # This thread's work is not part of the run: it counts neither as calls nor as leaks
-        otel_context.attach(otel_context.set_value(_SUPPRESS_INSTRUMENTATION_KEY, True))
+        otel_context.attach(otel_context.set_value(SUPPRESSION, True))
         while True:
             with self._wake:
                 while not self._is_stopped and (pause := self._due() - monotonic()) > 0:

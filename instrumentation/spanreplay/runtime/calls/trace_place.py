@@ -12,10 +12,10 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import context as otel_context
-from opentelemetry.context import _RUNTIME_CONTEXT, _SUPPRESS_INSTRUMENTATION_KEY, Context
+from opentelemetry.context import Context
 from opentelemetry.trace import SpanContext, TraceFlags
-from opentelemetry.trace.propagation import _SPAN_KEY
 
+from spanreplay.recording.otlp.context_keys import SPAN, SUPPRESSION
 from spanreplay.recording.spans import OPENINFERENCE_KIND, OPENINFERENCE_KINDS
 from spanreplay.runtime.context_variables import reset_variable, set_variable
 
@@ -44,11 +44,11 @@ _LANGCHAIN_MODEL_FILES = ("langchain_core/language_models/chat_models.py", "lang
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 
 # The public functions each pass through several others, and all of them are called for every recorded call
-_variable: Any = getattr(_RUNTIME_CONTEXT, "_current_context", None)
+_variable: Any = getattr(getattr(otel_context, "_RUNTIME_CONTEXT", None), "_current_context", None)
 _is_plain = isinstance(_variable, ContextVar)
-_current_context: Any = _variable.get if _is_plain else _RUNTIME_CONTEXT.get_current
-_attach: Any = functools.partial(set_variable, _variable) if _is_plain else _RUNTIME_CONTEXT.attach
-_detach: Any = functools.partial(reset_variable, _variable) if _is_plain else _RUNTIME_CONTEXT.detach
+_current_context: Any = _variable.get if _is_plain else otel_context.get_current
+_attach: Any = functools.partial(set_variable, _variable) if _is_plain else otel_context.attach
+_detach: Any = functools.partial(reset_variable, _variable) if _is_plain else otel_context.detach
 
 
 _PROBE = SpanContext(1, 2, False, _SAMPLED)
@@ -65,13 +65,13 @@ def make_span_context(above: SpanContext, span_id: int) -> SpanContext:
 
 def is_suppressed() -> bool:
     """Whether instrumentation is suppressed here: exporters and our own plumbing."""
-    return bool(_current_context().get(_SUPPRESS_INSTRUMENTATION_KEY))
+    return bool(_current_context().get(SUPPRESSION))
 
 
 def enter_span(run: Run, span_context: SpanContext) -> Token[Context]:
     """Make a call the one that code runs in; pass the result to `leave_span`."""
     context = _current_context()
-    token: Token[Context] = _attach(Context({**context, _CALL: (run, span_context, context.get(_SPAN_KEY))}))
+    token: Token[Context] = _attach(Context({**context, _CALL: (run, span_context, context.get(SPAN))}))
     return token
 
 
@@ -97,7 +97,7 @@ def find_call_above(run: Run, context: Context | None) -> SpanContext | None:
     call: Any = known.get(_CALL)
     if call is None or call[0] is not run:
         return None
-    span, around = known.get(_SPAN_KEY), call[2]
+    span, around = known.get(SPAN), call[2]
     is_next = span is around or (around is not None and span is find_outer(around))
     above: SpanContext | None = call[1] if is_next else None
     return above
@@ -106,7 +106,7 @@ def find_call_above(run: Run, context: Context | None) -> SpanContext | None:
 def find_place(run: Run, kind: str, name: str) -> tuple[SpanContext, bool]:
     """The span above a call made here, and whether an OpenInference span around it shows it already."""
     context = _current_context()
-    span: Any = context.get(_SPAN_KEY)
+    span: Any = context.get(SPAN)
     call: Any = context.get(_CALL)
     is_inside = call is not None and call[0] is run
     above: SpanContext = call[1] if is_inside else run.span_context

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from spanreplay.model import guard
 from spanreplay.runtime.lanes import Lane, submitted_lane
-from spanreplay.runtime.patches import Patches
+from spanreplay.runtime.patches import Patches, require
 from spanreplay.runtime.run import Run, active_run
 
 WORKER: Final = "_spanreplay_worker"
@@ -69,4 +69,8 @@ def _number(thread: Any) -> None:
 
 def install(patches: Patches) -> None:
     """Patch the start of threads, those of pools among them."""
+    require(concurrent.futures.ThreadPoolExecutor(1), "_threads", "_work_queue")
+    require(threading.Thread(name="spanreplay"), "_target", "_args")  # an unnamed one would be counted
+    if _CODE is None:
+        raise AttributeError("concurrent.futures.thread has no '_worker'", obj=concurrent.futures.thread)
     patches.wrap(threading.Thread, "start", _start)

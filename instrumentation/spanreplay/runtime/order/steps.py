@@ -31,11 +31,14 @@ from spanreplay.model import config, guard
 from spanreplay.model.own_threads import make_lock
 from spanreplay.runtime.caller.running import RUN
 from spanreplay.runtime.lanes import is_of_agent
+from spanreplay.runtime.patches import Patches, require
 
 FINALIZING: Final[ContextVar[bool]] = ContextVar("spanreplay_finalizing", default=False)
 """Whether the running code closes an abandoned asynchronous generator; the garbage collector decides when."""
 PACE: Final = ("steps", "at_once", "pauses")
 """Members of a manifest, flat lists, that say where completions come among the steps of its loops."""
+_unknown: Final[set[type]] = set()
+"""Types of callbacks that are not as expected."""
 STATE: Final = "_spanreplay_steps"
 """Attribute of a loop: its step counter."""
 
@@ -206,12 +209,26 @@ class Watched:
         return events
 
 
+def check_handles(patches: Patches) -> None:
+    """Check that asyncio's loops and their callbacks are as expected; otherwise no loop is counted.
+
+    Raises: AttributeError.
+    """
+    import asyncio.base_events
+
+    _unknown.add(asyncio.Handle)
+    with contextlib.closing(asyncio.base_events.BaseEventLoop()) as loop:
+        require(loop, "_ready")
+        require(asyncio.Handle(check_handles, (), loop), "_callback", "_cancelled", "_context")
+    _unknown.clear()
+
+
 def can_count(loop: Any) -> bool:
     """Whether the steps of a loop can be counted: asyncio's own loops let us see their ready queue.
 
     Other loops can be counted if a seam sees the callbacks that they are given, as uvloop's does.
     """
-    is_asyncios = isinstance(getattr(loop, "_ready", None), deque) and hasattr(loop, "_selector")
+    is_asyncios = isinstance(getattr(loop, "_ready", None), deque) and hasattr(loop, "_selector") and not _unknown
     return is_asyncios or getattr(loop, STATE, None) is not None
 
 

@@ -28,7 +28,7 @@ from spanreplay.runtime.lanes import (
 )
 from spanreplay.runtime.order.lane_futures import TAKES_CONTEXT, adopt_future, can_number, create_numbered, hash_lane
 from spanreplay.runtime.patch_groups import PatchGroups
-from spanreplay.runtime.patches import Patches
+from spanreplay.runtime.patches import Patches, require
 from spanreplay.seams.concurrency import ordered_sets
 
 
@@ -44,6 +44,7 @@ def install(
     groups.install("order of tasks and futures", patches, ordered_sets.install, lambda: root_of() is not None)
     groups.install("lanes of tasks", patches, _install_tasks, root_of)
     groups.install("lanes of pools", patches, _install_pools, root_of, carry)
+    groups.install("workers of pools", patches, _install_workers)
     groups.install("lanes of threads", patches, _install_threads, root_of, carry)
 
 
@@ -93,12 +94,18 @@ def _install_tasks(patches: Patches, root_of: RootOf) -> None:
     wrap_create_task(patches, asyncio.base_events.BaseEventLoop, root_of)
 
 
+def _install_workers(patches: Patches) -> None:
+    from spanreplay.runtime.order import pool_workers  # which builds on lanes
+
+    pool_workers.install(patches)
+
+
 def _install_pools(patches: Patches, root_of: RootOf, carry: Callable[[Lane], Carried]) -> None:
     import concurrent.futures
 
     from spanreplay.runtime.order import pool_workers  # which builds on lanes
 
-    pool_workers.install(patches)
+    require(concurrent.futures.Future(), "_condition", "_state", "_invoke_callbacks")
 
     def submit(wrapped: Any, pool: Any, args: Any, kwargs: Any) -> Any:
         root = root_of()

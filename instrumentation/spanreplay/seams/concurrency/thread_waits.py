@@ -39,7 +39,7 @@ from spanreplay.runtime.order.wait_ends import (
     unwatched,
     wait_state,
 )
-from spanreplay.runtime.patches import Patches
+from spanreplay.runtime.patches import Patches, require
 from spanreplay.runtime.run import Run, active_run
 
 FUTURES_MAX: Final = 512
@@ -72,6 +72,7 @@ _TIMER: Final = threading.Timer.run.__code__
 
 def install(patches: Patches) -> None:
     """Patch the functions with which threads wait."""
+    require(base.Future(), "_state")
     patches.wrap(base, "wait", wait_futures)
     patches.replace(concurrent.futures, "wait", base.wait)
     patches.wrap(base, "as_completed", take_completed)

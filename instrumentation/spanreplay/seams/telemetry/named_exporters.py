@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from spanreplay.recording.spool.target import Target
     from spanreplay.redact import RunRedactor
+    from spanreplay.runtime.patches import Patches
 
 __all__ = ["OTLP_EXPORTERS", "find_place", "is_otlp_named", "redact_exports"]
 
@@ -30,7 +31,7 @@ OTLP_EXPORTERS: Final = "opentelemetry.exporter.otlp"
 _NAMED_BY: Final = "OTEL_TRACES_EXPORTER"
 
 
-def redact_exports(provider: TracerProvider, redactor: RunRedactor, target: Target | None) -> None:
+def redact_exports(patches: Patches, provider: TracerProvider, redactor: RunRedactor, target: Target | None) -> None:
     """Put the exporters that the environment names behind the redactor, and remove the one that we replace."""
     from spanreplay.redact.processor import RedactingSpanProcessor
 

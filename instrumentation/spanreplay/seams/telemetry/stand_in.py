@@ -22,12 +22,17 @@ if TYPE_CHECKING:
 
     from spanreplay.runtime.patches import Patches
 
-__all__ = ["StandIn"]
+__all__ = ["install"]
 
 _TRACER: Final = "_spanreplay_tracer"
 
 
-class StandIn:
+def install(patches: Patches, provider: TracerProvider) -> None:
+    """Let spans of a program that has no provider come from this one."""
+    _StandIn(provider).install(patches)
+
+
+class _StandIn:
     """The stand-in's tracers, in place of OpenTelemetry's no-op ones."""
 
     def __init__(self, provider: TracerProvider) -> None:
