@@ -12,13 +12,18 @@ INFLIGHT_BYTES_MAX: Final = 256 * MIB
 BODY_TIMEOUT_S: Final = 60.0
 """Time a client has to send a whole request body before it is cut off."""
 ZSTD_WINDOW_BYTES_MAX: Final = 128 * MIB
-ZSTD_SLICE_BYTES: Final = 1024
-"""Compressed bytes unpacked at once: four of them may become 128 KiB, so at most 32 MiB."""
+ZSTD_SLICE_BYTES: Final = 256
+"""Compressed bytes unpacked at once: four of them may become 128 KiB, so at most 8 MiB."""
 PARSE_INLINE_BYTES_MAX: Final = 256 * 1024
 INFLATE_INLINE_BYTES_MAX: Final = 16 * 1024
 """Larger requests are checked and unpacked on a thread, so that they don't delay small ones."""
 PARSE_PIECE_BYTES: Final = 256 * 1024
 """Bytes that protobuf parses at once while a request is checked: two bytes may become more than a hundred."""
+FIELDS_MAX: Final = 300_000
+"""Fields of large messages in an OTLP request, spans among them: 40 KB of gzip may hold twenty million.
+
+Each takes a microsecond to check, and a span about 200 bytes while it is stored.
+"""
 RETRY_AFTER_S: Final = 2
 """Retry delay sent to a client while too much is in flight."""
 RETRY_AFTER_DISK_S: Final = 15

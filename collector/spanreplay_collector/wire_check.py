@@ -19,7 +19,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from spanreplay_collector import limits
 from spanreplay_collector.wire import LENGTH_DELIMITED, RESOURCE_SPANS, SCOPE_SPANS, SPANS, make_header, walk
 
-__all__ = ["WireCheck", "check_wire", "leave_out_invalid"]
+__all__ = ["TooManyFields", "WireCheck", "check_wire", "leave_out_invalid"]
 
 _SPAN_PATH: Final = (RESOURCE_SPANS, SCOPE_SPANS, SPANS)
 _TRACE_ID, _SPAN_ID, _PARENT_SPAN_ID = 1, 2, 4
@@ -28,6 +28,10 @@ _DEPTH_MAX: Final = 100
 
 _Path = tuple[int, ...]
 _Bytes = Sequence[bytes | memoryview]
+
+
+class TooManyFields(ValueError):
+    """The request has more than `fields_max` fields."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +53,11 @@ class _Piece(NamedTuple):
     message: Descriptor | None = None
 
 
-def check_wire(body: bytes, piece_bytes_max: int = limits.PARSE_PIECE_BYTES) -> WireCheck:
-    """Check a request and leave out spans with invalid ids. Raises: DecodeError."""
-    check = _Check(body, piece_bytes_max)
+def check_wire(
+    body: bytes, piece_bytes_max: int = limits.PARSE_PIECE_BYTES, *, fields_max: float = float("inf")
+) -> WireCheck:
+    """Check a request and leave out spans with invalid ids. Raises: DecodeError, TooManyFields."""
+    check = _Check(body, piece_bytes_max, fields_max)
     kept = check.check_message(ExportTraceServiceRequest.DESCRIPTOR, (), 0, len(body))
     return WireCheck(body if kept is None else b"".join(kept), check.spans, check.refused_spans)
 
@@ -75,10 +81,11 @@ def _are_valid(trace_id: bytes, span_id: bytes, parent: bytes) -> bool:
 
 
 class _Check:
-    def __init__(self, body: bytes, piece_bytes_max: int) -> None:
+    def __init__(self, body: bytes, piece_bytes_max: int, fields_max: float) -> None:
         self._body = body
         self._view = memoryview(body)
         self._piece_bytes_max = piece_bytes_max
+        self._fields, self._fields_max = 0, fields_max
         self.spans = 0
         self.refused_spans = 0
 
@@ -106,6 +113,9 @@ class _Check:
             return
         at = start
         for number, kind, begin, content, after in walk(self._body, start, end):
+            self._fields += 1
+            if self._fields > self._fields_max:
+                raise TooManyFields
             is_large = after - begin > self._piece_bytes_max
             if at < begin and (is_large or after - at > self._piece_bytes_max):
                 yield _Piece(at, begin)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import random
@@ -15,6 +16,7 @@ import httpx
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
+from spanreplay_collector import limits
 from spanreplay_collector.wire import make_header
 from support.collector import make_payload
 from support.load_process import hash_spans, read_peak
@@ -46,14 +48,18 @@ def one_scope(spans: bytes) -> bytes:
 IDS = field(1, b"t" * 16) + field(2, b"s" * 8)
 ATTRIBUTE = field(9, field(1, b"k") + field(2, b"\x10\x01"))
 SIZE = 16 * MIB
-BODIES: dict[str, tuple[bytes, int]] = {
-    "tiny spans": (one_scope(fill(field(2, IDS), SIZE)), 0),
-    "spans without ids": (one_scope(fill(field(2, b""), SIZE)), SIZE // 2),
+MANY = limits.FIELDS_MAX - 2
+BODIES: dict[str, tuple[bytes, int | None]] = {
+    "tiny spans": (one_scope(field(2, IDS) * MANY), 0),
+    "spans without ids": (one_scope(field(2, b"") * MANY), MANY),
     "spans of tiny attributes": (one_scope(fill(field(2, IDS + ATTRIBUTE * 100), SIZE)), 0),
-    "one span of tiny attributes": (one_scope(field(2, IDS + fill(ATTRIBUTE, SIZE))), 0),
-    "empty resources": (fill(field(1, b""), SIZE), 0),
+    "too many spans": (one_scope(fill(field(2, IDS), SIZE)), None),
+    "too many spans without ids": (one_scope(fill(field(2, b""), SIZE)), None),
+    "one span of too many attributes": (one_scope(field(2, IDS + fill(ATTRIBUTE, SIZE))), None),
+    "too many empty resources": (fill(field(1, b""), SIZE), None),
 }
-"""Requests that protobuf parses into many times their size, and how many of their spans are refused."""
+"""Requests that protobuf parses into many times their size: how many spans are refused; None: the whole request is."""
+COST_MAX = 100 * MIB
 
 
 @contextmanager
@@ -76,6 +82,20 @@ def spawn(python: str, data_dir: Path) -> Iterator[tuple[subprocess.Popen[str], 
         process.stdout.close()
 
 
+def refuse(transport: str, ports: dict[str, int], body: bytes) -> str:
+    """The answer to a request that is refused as a whole."""
+    if transport == "http":
+        url = f"http://127.0.0.1:{ports['http']}/v1/traces"
+        headers = {**PROTOBUF, "content-encoding": "gzip"}
+        answer = httpx.post(url, content=gzip.compress(body, 1), headers=headers, trust_env=False, timeout=120)
+        assert answer.status_code == 413
+        return answer.text
+    with pytest.raises(grpc.RpcError) as refused:
+        send(transport, ports, body)
+    assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    return str(refused.value.details())
+
+
 def send(transport: str, ports: dict[str, int], body: bytes) -> ExportTraceServiceResponse:
     if transport == "http":
         url = f"http://127.0.0.1:{ports['http']}/v1/traces"
@@ -87,21 +107,23 @@ def send(transport: str, ports: dict[str, int], body: bytes) -> ExportTraceServi
 
 
 @pytest.mark.parametrize(
-    ("case", "transport"), [*((case, "http") for case in BODIES), ("tiny spans", "grpc"), ("spans without ids", "grpc")]
+    ("case", "transport"), [*((case, "http") for case in BODIES), ("tiny spans", "grpc"), ("too many spans", "grpc")]
 )
 @pytest.mark.sampled(3)
 def test_r6_a_request_is_checked_in_a_few_times_its_bytes(
     tmp_path: Path, python: str, case: str, transport: str
 ) -> None:
-    """A request that protobuf would expand many times is checked or refused in less than six times its size."""
+    """A request that protobuf would expand many times is checked or refused in six times its size, below 100 MiB."""
     body, refused = BODIES[case]
     with spawn(python, tmp_path) as (process, ports):
         send(transport, ports, make_payload(1))
         before = read_peak(process.pid)
-        answer = send(transport, ports, body)
+        if refused is None:
+            assert f"more than {limits.FIELDS_MAX} spans or fields" in refuse(transport, ports, body)
+        else:
+            assert send(transport, ports, body).partial_success.rejected_spans == refused
         cost = read_peak(process.pid) - before
-    assert answer.partial_success.rejected_spans == refused
-    assert cost < 6 * len(body)
+    assert cost < min(6 * max(len(body), 4 * MIB), COST_MAX)
 
 
 def make_span(number: int, text: bytes = b"") -> bytes:

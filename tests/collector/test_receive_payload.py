@@ -77,6 +77,20 @@ def test_inflate_stops_a_bomb(packer: str) -> None:
     assert peak < 48 * MIB
 
 
+@pytest.mark.parametrize("packer", PACKERS)
+def test_r6_an_unpacked_body_is_in_memory_once(packer: str) -> None:
+    """A body as large as allowed is not held twice, in parts and as a whole, while it is unpacked."""
+    encoding, pack = PACKERS[packer]
+    packed = pack(bytes(32 * MIB))
+    tracemalloc.start()
+    try:
+        assert len(inflate(packed, encoding, 33 * MIB)) == 32 * MIB
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 48 * MIB
+
+
 @pytest.mark.parametrize("packer", ["gzip", "deflate", "raw deflate", "zstd"])
 def test_inflate_refuses_what_is_cut_off(packer: str) -> None:
     """A body that ends early is refused, not taken for a shorter one."""

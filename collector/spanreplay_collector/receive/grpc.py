@@ -19,7 +19,7 @@ from spanreplay_collector.receive.accept import Acceptor
 from spanreplay_collector.receive.admit import Busy
 from spanreplay_collector.receive.auth import TlsFiles
 from spanreplay_collector.receive.http import build_discarded
-from spanreplay_collector.receive.payload import BadRequest, check_protobuf
+from spanreplay_collector.receive.payload import BadRequest, TooLarge, check_protobuf
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class GrpcReceiver:
             with self._acceptor.admission.request() as claim:
                 claim.grow_to(len(body))
                 checked = await self._acceptor.accept(tenant, body, check_protobuf, transport="grpc")
-        except BadRequest as exc:
+        except (BadRequest, TooLarge) as exc:
             metrics.add("refused_requests_total", reason="INVALID_ARGUMENT")
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(exc))
             raise

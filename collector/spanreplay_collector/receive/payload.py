@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import zlib
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from spanreplay.model.errors import SpanreplayError
 from spanreplay.recording.otlp.otlp_json import read_request
 from spanreplay_collector import limits
-from spanreplay_collector.wire_check import check_wire, leave_out_invalid
+from spanreplay_collector.wire_check import TooManyFields, check_wire, leave_out_invalid
 
 _JSON_MARKS: Final = (b"{", b"[", b",")
 ENCODINGS: Final = "gzip, deflate, zstd"
@@ -65,17 +66,15 @@ def inflate(body: bytes, encoding: str, size_max: int) -> bytes:
         return body
     if name not in _INFLATERS:
         raise UnknownEncoding(f"content-encoding {encoding[:40]!r} is not supported", hint=f"use {ENCODINGS}")
-    parts: list[bytes] = []
-    size = 0
+    whole = io.BytesIO()  # joined parts would be in memory twice
     try:
         for part in _INFLATERS[name](body, size_max + 1):
-            size += len(part)
-            if size > size_max:
+            if whole.tell() + len(part) > size_max:
                 raise TooLarge(f"the unpacked request is larger than {size_max} bytes")
-            parts.append(part)
+            whole.write(part)
     except (zlib.error, zstandard.ZstdError, EOFError) as exc:
         raise BadRequest(f"the body is not valid {name}") from exc
-    return b"".join(parts)
+    return whole.getvalue()
 
 
 def _inflate_gzip(body: bytes, size_max: int) -> Iterator[bytes]:
@@ -129,16 +128,18 @@ _INFLATERS: Final[dict[str, Callable[[bytes, int], Iterator[bytes]]]] = {
 
 
 def check_protobuf(body: bytes) -> CheckedRequest:
-    """Check that a protobuf request parses; leave out spans with invalid ids. Raises: BadRequest.
+    """Check that a protobuf request parses; leave out spans with invalid ids. Raises: BadRequest, TooLarge.
 
     Unless a span must be left out, the bytes are passed on unchanged, so that unknown fields are kept.
     """
     try:
-        checked = check_wire(body)
+        checked = check_wire(body, fields_max=limits.FIELDS_MAX)
     except DecodeError as exc:
         raise BadRequest(
             "the body is not an ExportTraceServiceRequest: malformed, nested too deeply or not UTF-8"
         ) from exc
+    except TooManyFields as exc:
+        raise TooLarge(f"the request has more than {limits.FIELDS_MAX} spans or fields: send smaller batches") from exc
     return CheckedRequest(checked.payload, checked.spans, checked.refused_spans)
 
 
