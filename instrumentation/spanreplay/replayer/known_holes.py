@@ -5,12 +5,14 @@ The recorded run had the same effect in the same place, so the program has not c
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from spanreplay.replayer.divergence import Divergence
     from spanreplay.replayer.resolve.session import Session
 
-__all__ = ["excuse", "has_ended_at_a_hole", "stop_at_hole"]
+__all__ = ["excuse", "find_doubt", "has_ended_at_a_hole", "stop_at_hole"]
 
 _BLOCKED: Final = "effect_blocked"
 _STALL: Final = "order_stall"
@@ -26,9 +28,7 @@ def has_ended_at_a_hole(session: Session) -> bool:
     """
     if session.extent is not None and session.extent.background.doubt:
         return True
-    leaks = session.recording.root.manifest.get("leaks")
-    rows = leaks if isinstance(leaks, list) else []
-    holes = [row for row in rows if isinstance(row, dict) and row.get("is_hole") and row.get("kind") in _EFFECTS]
+    holes = [row for row in _list_leaks(session) if row.get("is_hole") and row.get("kind") in _EFFECTS]
     found = [each for each in session.divergences if each.kind != _STALL]  # stalls wait for what ended there
     if not holes or not (found or session.sockets_denied):
         return False
@@ -36,6 +36,28 @@ def has_ended_at_a_hole(session: Session) -> bool:
         return False
     places = {row.get("code") for row in holes}
     return all(each.kind == _BLOCKED and each.code in places for each in found)
+
+
+def _list_leaks(session: Session) -> list[dict[str, Any]]:
+    rows = session.recording.root.manifest.get("leaks")
+    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+
+
+def find_doubt(session: Session, divergences: Sequence[Divergence], *, has_changed: bool) -> str:
+    """Return the unrecorded read after which everything differs that does; '' if the program may be the cause.
+
+    It may be if anything else has changed since the recording (`has_changed`, the plan, a cause that was found), or if
+    something differs before that read.
+    """
+    plan, found = session.plan, [each for each in divergences if not each.is_downstream]
+    if has_changed or not found or plan.lets_go_live or plan.patches or any(each.causes for each in found):
+        return ""
+    first = min((each.seq for each in found if each.seq), default=0)
+    for row in _list_leaks(session):
+        seq = row.get("seq")
+        if row.get("kind") not in _EFFECTS and isinstance(seq, int) and (not first or seq < first):
+            return f"{row.get('said')}; only what follows differs, and nothing else has changed"
+    return ""
 
 
 def stop_at_hole(session: Session) -> None:

@@ -19,7 +19,7 @@ from spanreplay.replayer.compare.leading import find_raised, put_first
 from spanreplay.replayer.compare.moving_parts import part_of_kind
 from spanreplay.replayer.compare.not_compared import STDERR, STDOUT, find_not_compared
 from spanreplay.replayer.divergence import Divergence
-from spanreplay.replayer.known_holes import excuse, has_ended_at_a_hole, stop_at_hole
+from spanreplay.replayer.known_holes import excuse, find_doubt, has_ended_at_a_hole, stop_at_hole
 from spanreplay.replayer.sandbox.dropped import list_dropped
 from spanreplay.runtime.lanes import is_earlier
 from spanreplay.runtime.process.environment import describe_code
@@ -72,15 +72,15 @@ def build_verdict(
     exits = {"recorded": recording.root.manifest.get("exit"), "now": exit_status}
     divergences = _find_divergences(session, run, missing, exits, outputs)
     environment = _find_environment(session, run)
-    here = session.relocation.value(run.redactor.value(dict(run.environment)))
     is_other_end = not session.is_stopped and exits["recorded"] != exits["now"]
     raised = find_raised(run.redactor.text) if is_other_end else None
-    drift = [*session.relocation.describe(), *find_drift(recording.root.env, here)]
+    drift = _find_drift(session, run)
     if divergences:
         made = session.counts["served"] + session.counts["live"]
         divergences = put_first(divergences, raised, made, is_offline=bool(session.guard and session.guard.is_offline))
         divergences = _blame(session, run, environment, drift).explain(divergences)
         divergences = hint_at_earlier_units(divergences, recording.root.env, warm_up.get("warm_up"))
+        _doubt(session, divergences, environment or drift or _code(session, run).get("code", {}).get("changed_files"))
     counts = {
         "recorded": len(calls),
         **session.counts,
@@ -125,6 +125,12 @@ def build_verdict(
     }
 
 
+def _doubt(session: Session, divergences: list[Divergence], changed: Any) -> None:
+    """Blame the recording for the differences if it may be to blame; `changed` is what has changed in the program."""
+    session.findings.doubt = find_doubt(session, divergences, has_changed=bool(changed))
+    session.stopped = session.stopped or session.findings.doubt
+
+
 def _settle_earlier(session: Session, run: Run) -> tuple[tuple[CallRecord, ...], dict[str, Any]]:
     """Return the judged calls, and the verdict's member about the units that were replayed before them."""
     warm_up = None if session.extent is None else session.extent.warm_up
@@ -140,6 +146,12 @@ def _find_environment(session: Session, run: Run) -> list[str]:
     root, read = session.recording.root, run.environment_read
     differing = [] if read is None else read.find_differing(root.manifest.get("environment_read"), root.env)
     return sorted({*differing, *session.recorded_env.compare(run.redactor)})
+
+
+def _find_drift(session: Session, run: Run) -> list[dict[str, Any]]:
+    """Return what differs in the run's environment from the recorded one's."""
+    here = session.relocation.value(run.redactor.value(dict(run.environment)))
+    return [*session.relocation.describe(), *find_drift(session.recording.root.env, here)]
 
 
 def _find_divergences(
@@ -279,7 +291,7 @@ def _decide(session: Session, divergences: list[Divergence]) -> str:
         return OVER_BUDGET
     if session.has_gone_on and not divergences:
         return RESUMED
-    if divergences and not has_ended_at_a_hole(session):
+    if divergences and not session.findings.doubt and not has_ended_at_a_hole(session):
         return DIVERGED
     return IDENTICAL if session.completeness.is_complete and not session.stopped else INCOMPLETE
 

@@ -192,6 +192,9 @@ class Leaks(Protocol):
     def add(self, kind: str, what: str, detail: str, code: str, *, is_hole: bool) -> None:
         """Note one leak; `detail` is only a name, and is redacted here."""
 
+    def look(self, seq: int) -> None:
+        """Note that a call begins, with its number."""
+
     def describe(self) -> list[dict[str, Any]]:
         """Members for the manifest, in the order of their first appearance."""
 

@@ -295,6 +295,8 @@ class Run:
             is_first, self._is_started = not self._is_started, True
         if is_first:
             guard.guarded("root record", self._emit_root, Outcome.OPEN, {})
+        if self.leaks is not None:
+            guard.guarded("open descriptors", self.leaks.look, seq)
         return seq
 
     def has_calls_under_way(self) -> bool:

@@ -259,9 +259,11 @@ MACHINE: Final[tuple[Seam, ...]] = (
         "python",
         ("socket", "os", "time", "ctypes", "_posixsubprocess"),
         "spanreplay.seams.machine.outside.watch",
-        "no calls; notes I/O outside of every boundary, by call site",
+        "no calls; notes I/O outside of every boundary, by call site: also what is read from devices, terminals, named "
+        "pipes, `/proc` and file events (inotify)",
         lanes="none: its place is a line of code",
-        omits="sockets that C code opens for itself; `SPANREPLAY_AUDIT=full` sees more",
+        omits="sockets that C code opens for itself; file events that native code watches between two calls; "
+        "`SPANREPLAY_AUDIT=full` sees more",
     ),
     Seam(
         "native-clients",

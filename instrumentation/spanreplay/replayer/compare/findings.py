@@ -58,6 +58,8 @@ class Findings:
         self.moves: list[tuple[int, CallRecord, int]] = []
         """(position in `divergences`, recorded call, index now) of every call that moved."""
         self.taint = Taint()
+        self.doubt = ""
+        """An unrecorded read of the recorded run that may be the cause of everything; '' if something else may be."""
         self.on_first: Callable[[], None] | None = None
         """Called before the first call diverges: it may know what happened before."""
         self._recording = recording

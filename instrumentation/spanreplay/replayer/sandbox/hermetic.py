@@ -52,7 +52,7 @@ _PROGRAMS: Final = (
     "pty.spawn",
 )
 _DEVICES: Final = ("/dev/", "/proc/self/", "/proc/thread-self/")
-_READS_DENIED: Final = frozenset({"clock", "random", "file", "environment"})
+_READS_DENIED: Final = frozenset({"clock", "random", "file", "environment", "device"})
 HINT: Final = "declare the function that does it a boundary, or let its call go live in the plan"
 
 IsOwn = Callable[[str], bool]
@@ -91,6 +91,9 @@ class StrictReads:
         if kind in _READS_DENIED and not is_live(self._run):
             boundary = f"{kind}:{what}"
             raise _deny(self._session, self._run, boundary, SAID[kind].format(what=what, detail=detail), code)
+
+    def look(self, seq: int) -> None:
+        """Do nothing: a replay sees no file events."""
 
     def describe(self) -> list[dict[str, Any]]:
         """Always empty: denials are divergences."""

@@ -27,6 +27,8 @@ SAID: Final = {
     "clock": "read the clock with {what}, which is not recorded",
     "random": "drew random bytes with {what}, which is not recorded",
     "environment": "read {detail} with {what}, which is not as recorded",
+    "device": "read {detail} with {what}, which is not recorded",
+    "events": "watches files ({detail}), and what it learns is not recorded",
     "native": "called into {detail} with {what}, which is not recorded",
 }
 """Kind of leak → the message for a user, after its place."""

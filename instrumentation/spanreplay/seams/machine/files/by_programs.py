@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from typing import TYPE_CHECKING, Final
 
 from spanreplay.runtime.caller.places import is_code
@@ -36,10 +37,10 @@ def is_by_program(run: Run, path: str, name: str) -> bool:
         return _is_next(run, run.resolver.answers, f"tool:{name}", written.name(path))
     with unwatched():
         try:
-            changed_ns = os.lstat(path).st_ctime_ns
+            found = os.lstat(path)
         except (OSError, ValueError):
             return written.has(path) and written.is_changed_by_program(path)
-        if changed_ns < written.program_ns - _COARSE_NS:
+        if found.st_ctime_ns < written.program_ns - _COARSE_NS or _is_special(path):
             return False
         if written.has(path):
             return written.is_changed_by_program(path)
@@ -48,6 +49,14 @@ def is_by_program(run: Run, path: str, name: str) -> bool:
         if written.state is not None:
             written.state.note_made(path)
         return True
+
+
+def _is_special(path: str) -> bool:
+    """Whether there is something that holds no content: what is read from a pipe is gone for the agent, which waits."""
+    try:
+        return stat.S_IFMT(os.stat(path).st_mode) not in (stat.S_IFREG, stat.S_IFDIR)  # noqa: PTH116 -- text
+    except OSError:  # a link that leads nowhere
+        return False
 
 
 def note_missing(run: Run, path: str) -> None:

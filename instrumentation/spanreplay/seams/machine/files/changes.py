@@ -28,6 +28,7 @@ from spanreplay.seams.machine.files import path_effects
 from spanreplay.seams.machine.files.by_programs import is_by_program
 from spanreplay.seams.machine.files.descriptors import resolve
 from spanreplay.seams.machine.files.path_effects import note_change
+from spanreplay.seams.machine.outside.device_reads import note_open
 from spanreplay.seams.machine.outside.watch import describe_read
 
 if TYPE_CHECKING:
@@ -200,8 +201,11 @@ def _open_descriptor(real: Any, frame: FrameType, path: Any, flags: int, folder:
         if there and flags & os.O_EXCL:
             return  # opening it fails
         guard.guarded("noting a file", functools.partial(run.written.add, name, is_append=bool(flags & os.O_APPEND)))
-    elif not run.written.has(name) and describe_read(name, flags):
-        _read_by_descriptor(run, real, name)
+    elif not run.written.has(name):
+        if describe_read(name, flags):
+            _read_by_descriptor(run, real, name)
+        else:
+            guard.guarded("watching", note_open, run, frame, name)
 
 
 def _read_by_descriptor(run: Run, real: Any, path: str) -> None:
@@ -285,7 +289,7 @@ def _move(run: Run, written: Files, real: Any, source: str, target: str) -> None
 
 _ONE: Final[dict[str, Callable[..., None]]] = {
     "remove": _remove, "unlink": _remove, "rmdir": _remove_folder, "mkdir": _make, "chmod": _change, "utime": _change,
-    "truncate": _cut,
+    "truncate": _cut, "mkfifo": _add, "mknod": _add,
 }  # fmt: skip
 _TWO: Final[dict[str, Callable[..., None]]] = {"rename": _move, "replace": _move}
 _SECOND: Final[dict[str, Callable[..., None]]] = {"symlink": _add, "link": _add}

@@ -30,10 +30,12 @@ from spanreplay.runtime.run import Run
 from spanreplay.seams.machine.files.by_programs import is_by_program
 from spanreplay.seams.machine.files.changes import name_of, note_log, note_made, note_write, read_content, run_of_files
 from spanreplay.seams.machine.files.descriptors import resolve
+from spanreplay.seams.machine.outside.device_reads import note_open
 
 _getframe: Final = sys._getframe
 _READING: Final = frozenset({"r", "rb", "br", "rt", "tr"})
 _WRITING: Final = frozenset("wax+")
+_ALSO_READING: Final = frozenset("r+")
 
 
 class RecordedFile(io.RawIOBase):
@@ -118,8 +120,11 @@ def _open(real: Any, frame: Any, given: tuple[Any, ...], closefd: bool, opener: 
         guard.guarded("noting a file", note_made, named)
     if is_read and ".env" in named and is_env_file(named) and not is_of_us(frame.f_code.co_filename):
         guard.guarded("noting a file that sets variables", _note_env_file, named, asks)
-    run = run_of_files() if asks else None
+    run = run_of_files() if asks or _is_descriptor_read(file, mode) else None
     if run is None:
+        return real(*given, closefd, opener)
+    if not asks:
+        guard.guarded("watching", note_open, run, frame, file)
         return real(*given, closefd, opener)
     path = resolve(run, named, None)
     if not is_read:
@@ -137,7 +142,14 @@ def _open(real: Any, frame: Any, given: tuple[Any, ...], closefd: bool, opener: 
         run.written.state.note_read(run, path, whole)
     if run.audit is not None:
         run.audit.add("file", path, "recorded" if is_data else "code, read as it is", depth=4)
-    return _ask(run, real, path, given, is_by_program=by_program) if is_data else real(*given, closefd, opener)
+    if is_data:
+        return _ask(run, real, path, given, is_by_program=by_program)
+    guard.guarded("watching", note_open, run, frame, path)
+    return real(*given, closefd, opener)
+
+
+def _is_descriptor_read(file: Any, mode: Any) -> bool:
+    return isinstance(file, int) and isinstance(mode, str) and bool(set(mode) & _ALSO_READING)
 
 
 def _note_env_file(path: str, asks: bool) -> None:

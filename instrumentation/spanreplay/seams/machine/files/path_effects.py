@@ -38,8 +38,7 @@ _SIGNATURES: Final[dict[str, tuple[str, ...]]] = {
     "fchown": (_PATH, "uid", "gid"), "ftruncate": (_PATH, "length"),
 }  # fmt: skip
 _HERE: Final = frozenset(
-    {"chown", "lchown", "setxattr", "removexattr", "mkfifo", "mknod", "lchmod", "chflags", "lchflags", "fchmod",
-     "fchown", "ftruncate"}
+    {"chown", "lchown", "setxattr", "removexattr", "lchmod", "chflags", "lchflags", "fchmod", "fchown", "ftruncate"}
 )  # fmt: skip
 """Functions for which `changes` does not record what was there before."""
 _PATHS: Final = frozenset({_PATH, *_TWO})

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
@@ -209,6 +210,8 @@ class Written:
 
     def _read(self, path: str, base: int, room: int) -> dict[str, Any] | None:
         try:
+            if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 -- text
+                return None  # opening a named pipe would wait for ever
             with open(path, "rb") as stream:  # noqa: PTH123 -- the overlay's file
                 size = os.fstat(stream.fileno()).st_size - base
                 stream.seek(base)

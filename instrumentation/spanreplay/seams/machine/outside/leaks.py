@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.model import ids
 from spanreplay.model.own_threads import make_lock
+from spanreplay.runtime.caller.running import IN_UNIT
 from spanreplay.runtime.calls.open_call import is_plumbing, is_suppressed
 from spanreplay.runtime.lanes import current_crossing
 from spanreplay.runtime.process.outside_io import (
@@ -21,14 +22,18 @@ from spanreplay.runtime.process.outside_io import (
     quiet_state,
     strip_query,
 )
+from spanreplay.runtime.process.own_ports import serves
 from spanreplay.runtime.processes import starting
 from spanreplay.runtime.run import active_run
+from spanreplay.seams.machine.outside.devices import watches_files
 
 if TYPE_CHECKING:
     from spanreplay.runtime.run import Run
 
 LEAKS_MAX: Final = 200
 DETAIL_CHARACTERS_MAX: Final = 200
+LOOK_EVERY_NS: Final = 10_000_000
+"""How often a call looks at the open descriptors at most: that takes some 50 µs."""
 
 
 @dataclass
@@ -40,6 +45,8 @@ class Leak:
     detail: str
     code: str
     is_hole: bool
+    seq: int = 0
+    """The number of the last call that had begun: whatever follows may depend on what was read."""
     count: int = 1
 
     def say(self) -> str:
@@ -55,6 +62,23 @@ class Leaks:
         self._run = run
         self._found: dict[tuple[str, str], Leak] = {}
         self._lock = make_lock()
+        self._seq = 0
+        self._looked_ns = 0
+        self._sees_watch = False
+
+    def look(self, seq: int) -> None:
+        """Note that a call begins: whether native code or a background thread watches files, and the call's number.
+
+        In a server, a watcher may only be there to load changed code: then it makes no hole.
+        """
+        now = ids.now_ns()
+        if not self._sees_watch and now - self._looked_ns >= LOOK_EVERY_NS:
+            self._looked_ns = now
+            through = watches_files()
+            self._sees_watch = bool(through)
+            if through:
+                self.add("events", through, through, "", is_hole=not (serves() or IN_UNIT.get()))
+        self._seq = seq
 
     def add(self, kind: str, what: str, detail: str, code: str, *, is_hole: bool) -> None:
         """Note one leak; `detail` is redacted here, and is only a name."""
@@ -68,7 +92,7 @@ class Leaks:
                 self._run.count("leaks_dropped")
                 return
             shown = self._run.redactor.text(strip_query(detail))[:DETAIL_CHARACTERS_MAX]
-            leak = self._found[key] = Leak(kind, what, shown, code, is_hole)
+            leak = self._found[key] = Leak(kind, what, shown, code, is_hole, self._seq)
         if is_hole:
             self._run.hole(leak.say())
 

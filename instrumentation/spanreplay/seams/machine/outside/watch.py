@@ -24,7 +24,7 @@ from spanreplay.runtime.process.outside_io import (
     is_known_start,
 )
 from spanreplay.runtime.process.own_ports import connects_to_own
-from spanreplay.seams.machine.outside import leaks
+from spanreplay.seams.machine.outside import device_reads, leaks
 from spanreplay.seams.machine.sockets.socket_askers import is_stream
 
 _getframe: Final = sys._getframe
@@ -128,6 +128,8 @@ def _watch(patches: Patches, owner: Any, name: str, point: Point) -> None:
 
 def install(module: Any, patches: Patches) -> None:
     """Watch the functions of one module."""
+    if module is os:
+        device_reads.install(module, patches)
     for point in POINTS:
         if point.module != module.__name__:
             continue

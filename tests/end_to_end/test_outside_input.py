@@ -1,0 +1,151 @@
+"""Input that comes from the machine itself is not recorded: the run says so, and its replay blames the recording."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from support.installing import install
+from support.replaying import Workplace
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the kernel's own files and events are Linux's")
+
+CALL: Final = """
+import os, subprocess, threading
+import spanreplay
+
+@spanreplay.boundary("tool", name="quote", effect="read")
+def quote(amount):
+    return f"quote for {amount}"
+
+print(quote("first"))
+"""
+SECOND: Final = "\nprint(quote(seen))\n"
+INPUTS: Final = {
+    "random bytes": "seen = open('/dev/urandom', 'rb').read(8).hex()",
+    "random bytes by descriptor": "seen = os.read(os.open('/dev/urandom', os.O_RDONLY), 8).hex()",
+    "what the kernel tells": "seen = open('/proc/uptime').read()",
+    "a terminal": (
+        "ours, theirs = os.openpty()\n"
+        "os.write(ours, subprocess.check_output(['date', '+%N']))\n"
+        "os.read(theirs, 100)\n"
+        "seen = open('/proc/sys/kernel/random/uuid').read()"
+    ),
+    "a named pipe": (
+        "os.mkfifo('pipe')\n"
+        "writer = subprocess.Popen(['sh', '-c', 'date +%N > pipe'])\n"
+        "seen = open('pipe').read(); writer.wait()"
+    ),
+    "a named pipe by descriptor": (
+        "os.mkfifo('pipe')\n"
+        "writer = subprocess.Popen(['sh', '-c', 'date +%N > pipe'])\n"
+        "seen = os.read(os.open('pipe', os.O_RDONLY), 100).decode(); writer.wait()"
+    ),
+    "standard input by descriptor": (
+        "given, given_to = os.pipe()\n"
+        "os.write(given_to, os.urandom(4).hex().encode())\n"
+        "os.dup2(given, 0)\n"
+        "seen = os.read(0, 100).decode()"
+    ),
+}
+PIPE_OF_ITS_OWN: Final = """
+def write():
+    with open("pipe", "w") as pipe:
+        pipe.write("from a thread")
+
+os.mkfifo("pipe")
+writer = threading.Thread(target=write)
+writer.start()
+with open("pipe") as pipe:
+    seen = pipe.read()
+writer.join()
+"""
+WATCHER: Final = """
+import pathlib
+from watchfiles import watch
+
+def create():
+    pathlib.Path("inbox/new.txt").write_text("new")
+
+pathlib.Path("inbox").mkdir()
+stop = threading.Event()
+created = threading.Timer(0.3, create)
+created.start()
+for changes in watch("inbox", stop_event=stop, rust_timeout=3000, yield_on_timeout=True):
+    print(quote(str(sorted(pathlib.Path(path).name for _, path in changes))))
+    break
+"""
+
+
+@pytest.mark.parametrize("way", INPUTS)
+def test_p12_unrecorded_input_is_a_hole_and_no_divergence(way: str, workplace: Workplace) -> None:
+    """What a device, a pipe or the kernel gives makes a run incomplete, and its replay incomplete, never diverged."""
+    agent = workplace.write("agent.py", CALL + INPUTS[way] + SECOND)
+    workplace.record(agent)
+    reasons = workplace.recording().completeness().reasons
+    assert reasons
+    assert all(reason.startswith("agent.py:") and "not recorded" in reason for reason in reasons), reasons
+    replayed = workplace.replay(agent)
+    assert (replayed.status, replayed.verdict["verdict"]) == (4, "incomplete"), replayed.stderr
+    assert set(reasons) <= set(replayed.verdict["reasons"])
+
+
+def test_p12_what_differs_before_unrecorded_input_has_diverged(workplace: Workplace) -> None:
+    """A call that differs before the read can't be due to it, even if nothing is known to have changed."""
+    source = CALL.replace('quote("first")', "quote(os.getpid())") + INPUTS["what the kernel tells"] + SECOND
+    agent = workplace.write("agent.py", source)
+    workplace.record(agent)
+    replayed = workplace.replay(agent)
+    assert (replayed.status, replayed.causes()) == (3, [("changed_call", "tool:quote")])
+
+
+def test_p12_changed_code_is_no_fault_of_unrecorded_input(workplace: Workplace) -> None:
+    """If the agent's code has changed, a difference after the read is reported as one."""
+    agent = workplace.write("agent.py", CALL + INPUTS["what the kernel tells"] + SECOND)
+    workplace.record(agent)
+    workplace.write("agent.py", agent.read_text().replace("quote(seen)", "quote('as before')"))
+    replayed = workplace.replay(agent)
+    assert (replayed.status, replayed.causes()) == (3, [("changed_call", "tool:quote")])
+
+
+def test_p12_a_pipe_between_threads_is_no_input(workplace: Workplace) -> None:
+    """A named pipe into which only the program itself writes leaves the run complete and its replay identical."""
+    agent = workplace.write("agent.py", CALL + PIPE_OF_ITS_OWN + SECOND)
+    workplace.record(agent)
+    assert workplace.recording().completeness().is_complete, workplace.recording().completeness().reasons
+    (workplace.path / "pipe").unlink()
+    replayed = workplace.replay(agent)
+    assert (replayed.status, replayed.verdict["verdict"]) == (0, "identical"), replayed.stderr
+
+
+def test_p12_file_events_of_native_code_are_a_hole(workplace: Workplace) -> None:
+    """A watcher written in Rust is seen by its open descriptor: no patch and no list names the library."""
+    agent = workplace.write("agent.py", CALL + WATCHER)
+    recorded = workplace.record(agent)
+    assert "new.txt" in recorded.stdout
+    (reason,) = workplace.recording().completeness().reasons
+    assert reason == "a library's own thread watches files (inotify), and what it learns is not recorded"
+    replayed = workplace.replay(agent)
+    assert (replayed.status, replayed.verdict["verdict"]) == (4, "incomplete"), replayed.stderr
+    assert reason in replayed.verdict["reasons"]
+
+
+def test_p12_what_a_library_asks_the_kernel_is_no_hole_and_may_be_the_cause(
+    workplace: Workplace, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The run stays complete, its replay may be identical, and what depends on that answer is not called diverged."""
+    site = tmp_path_factory.mktemp("lib") / "site-packages"
+    site.mkdir()
+    install(site, "machine-facts", {"machine_facts.py": "def ask():\n    return open('/proc/uptime').read()\n"})
+    for name, use, expected in (("unused", "1", "identical"), ("used", "seen", "incomplete")):
+        here = Workplace(Path(tmp_path_factory.mktemp(name)), {**workplace.environ, "PYTHONPATH": str(site)})
+        source = f"import machine_facts\nseen = machine_facts.ask()\nprint(quote({use}))\n"
+        agent = here.write("agent.py", CALL + source)
+        here.record(agent)
+        assert here.recording().completeness().is_complete
+        replayed = here.replay(agent)
+        assert replayed.verdict["verdict"] == expected, replayed.stderr
+        assert all("/proc/uptime" in reason for reason in replayed.verdict["reasons"])
