@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import shutil
 import sys
 from pathlib import Path
 from typing import Final
@@ -149,3 +151,67 @@ def test_p12_what_a_library_asks_the_kernel_is_no_hole_and_may_be_the_cause(
         replayed = here.replay(agent)
         assert replayed.verdict["verdict"] == expected, replayed.stderr
         assert all("/proc/uptime" in reason for reason in replayed.verdict["reasons"])
+
+
+TICKER: Final = """
+import sqlite3, threading, time
+
+def _tick():
+    with sqlite3.connect("ticks.sqlite") as database:
+        database.execute("CREATE TABLE ticks (at REAL)")
+        database.execute("INSERT INTO ticks VALUES (?)", (time.time(),))
+
+def tick():
+    ticking = threading.Thread(target=_tick, name="ticker")
+    ticking.start()
+    ticking.join()
+"""
+
+
+@pytest.mark.parametrize(("also", "expected"), [("1", "incomplete"), ("os.getpid()", "diverged")])
+def test_p12_the_clock_of_a_librarys_own_thread_may_be_the_cause_there_only(
+    also: str, expected: str, workplace: Workplace, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A statement with a time that a library took in a thread of its own is doubtful; a difference elsewhere is not."""
+    site = tmp_path_factory.mktemp("lib") / "site-packages"
+    site.mkdir()
+    install(site, "ticker", {"ticker.py": TICKER})
+    workplace.environ["PYTHONPATH"] = str(site)
+    agent = workplace.write("agent.py", CALL + f"import ticker\nprint(quote({also}))\nticker.tick()\n")
+    workplace.record(agent)
+    assert workplace.recording().completeness().is_complete
+    (workplace.path / "ticks.sqlite").unlink()
+    replayed = workplace.replay(agent)
+    assert replayed.verdict["verdict"] == expected, replayed.stderr
+    reason = "ticker reads the clock or random values in a thread of its own, where they are not recorded"
+    assert any(each.startswith(reason) for each in replayed.verdict["reasons"]) == (expected == "incomplete")
+
+
+PICKER: Final = """
+import os
+from picker import _speedups
+
+def pick(ask):
+    return ask(f"model-{os.getpid()}")
+"""
+
+
+@pytest.mark.parametrize(("is_native", "expected"), [(True, "incomplete"), (False, "diverged")])
+def test_p12_what_a_library_with_native_code_chose_is_doubtful(
+    is_native: bool, expected: str, workplace: Workplace, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A choice that differs although nothing changed is blamed on the native code on its way, which nobody can see."""
+    site = tmp_path_factory.mktemp("lib") / "site-packages"
+    site.mkdir()
+    source = PICKER if is_native else PICKER.replace("from picker import _speedups\n", "")
+    install(site, "picker", {"picker/__init__.py": "", "picker/choose.py": source})
+    real = importlib.util.find_spec("markupsafe._speedups")
+    assert real is not None
+    assert real.origin is not None
+    shutil.copy(real.origin, site / "picker")
+    workplace.environ["PYTHONPATH"] = str(site)
+    agent = workplace.write("agent.py", CALL + "from picker.choose import pick\nprint(pick(quote))\n")
+    workplace.record(agent)
+    replayed = workplace.replay(agent)
+    assert replayed.verdict["verdict"] == expected, replayed.stderr
+    assert any("native code of picker" in each for each in replayed.verdict["reasons"]) == is_native

@@ -28,7 +28,7 @@ def has_ended_at_a_hole(session: Session) -> bool:
     """
     if session.extent is not None and session.extent.background.doubt:
         return True
-    holes = [row for row in _list_leaks(session) if row.get("is_hole") and row.get("kind") in _EFFECTS]
+    holes = [row for row in _list_rows(session, "leaks") if row.get("is_hole") and row.get("kind") in _EFFECTS]
     found = [each for each in session.divergences if each.kind != _STALL]  # stalls wait for what ended there
     if not holes or not (found or session.sockets_denied):
         return False
@@ -38,8 +38,8 @@ def has_ended_at_a_hole(session: Session) -> bool:
     return all(each.kind == _BLOCKED and each.code in places for each in found)
 
 
-def _list_leaks(session: Session) -> list[dict[str, Any]]:
-    rows = session.recording.root.manifest.get("leaks")
+def _list_rows(session: Session, member: str) -> list[dict[str, Any]]:
+    rows = session.recording.root.manifest.get(member)
     return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
 
 
@@ -52,10 +52,17 @@ def find_doubt(session: Session, divergences: Sequence[Divergence], *, has_chang
     plan, found = session.plan, [each for each in divergences if not each.is_downstream]
     if has_changed or not found or plan.lets_go_live or plan.patches or any(each.causes for each in found):
         return ""
-    first = min((each.seq for each in found if each.seq), default=0)
-    for row in _list_leaks(session):
+    native = session.findings.native
+    if all(each.seq in native for each in found):
+        names = ", ".join(sorted({native[each.seq] for each in found}))
+        return f"native code of {names} may have chosen what differs, which is not recorded; nothing else has changed"
+    numbered = {call.number: call.seq for call in session.recording.calls}
+    first = min((numbered[each.call] for each in found if each.call in numbered), default=0)
+    lanes = {each.lane for each in found}
+    for row in (*_list_rows(session, "leaks"), *_list_rows(session, "background_reads")):
         seq = row.get("seq")
-        if row.get("kind") not in _EFFECTS and isinstance(seq, int) and (not first or seq < first):
+        may_reach = {row["lane"]} == lanes if "lane" in row else row.get("kind") not in _EFFECTS
+        if may_reach and isinstance(seq, int) and (not first or seq < first):
             return f"{row.get('said')}; only what follows differs, and nothing else has changed"
     return ""
 

@@ -16,7 +16,18 @@ from types import FrameType, MethodType, ModuleType
 from typing import Any, Final
 
 from spanreplay.model import owners
-from spanreplay.runtime.caller.caller import AGENT, FOREIGN, LIBRARY, foreign, handed, is_among, known, who_asks
+from spanreplay.model.distributions import find_distribution
+from spanreplay.runtime.caller.caller import (
+    AGENT,
+    FOREIGN,
+    LIBRARY,
+    classify,
+    foreign,
+    handed,
+    is_among,
+    known,
+    who_asks,
+)
 from spanreplay.runtime.calls.open_call import is_suppressed
 from spanreplay.runtime.lanes import current_crossing, current_place
 from spanreplay.runtime.patches import Patches
@@ -107,7 +118,15 @@ def asks(frame: FrameType) -> bool:
         return False
     who = AGENT if known.get(filename) == AGENT else who_asks(frame)
     _asked.by_library = who == LIBRARY
+    if who == FOREIGN and handed.is_background:
+        _note_background(filename)
     return who != FOREIGN
+
+
+def _note_background(filename: str) -> None:
+    run = active_run()
+    if run is not None and run.leaks is not None and classify(filename) == LIBRARY:
+        run.leaks.note_background(find_distribution(filename))
 
 
 def picks(frame: FrameType) -> bool:

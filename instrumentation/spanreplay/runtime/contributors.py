@@ -195,6 +195,9 @@ class Leaks(Protocol):
     def look(self, seq: int) -> None:
         """Note that a call begins, with its number."""
 
+    def note_background(self, library: str) -> None:
+        """Note that a library reads the clock or random values in a thread of its own, where they are not recorded."""
+
     def describe(self) -> list[dict[str, Any]]:
         """Members for the manifest, in the order of their first appearance."""
 

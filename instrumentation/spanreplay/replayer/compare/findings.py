@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -15,6 +16,7 @@ from spanreplay.replayer.compare.candidates import find_candidates
 from spanreplay.replayer.compare.conversation import Comparison, compare
 from spanreplay.replayer.compare.ignored import IgnoredDiff
 from spanreplay.replayer.compare.kinds import CHANGED, TYPE_CHANGED, find_kind, find_unserializable
+from spanreplay.replayer.compare.native_code import find_native
 from spanreplay.replayer.compare.retrieval import compare_chunks
 from spanreplay.replayer.compare.taint import Taint
 from spanreplay.replayer.divergence import (
@@ -58,6 +60,8 @@ class Findings:
         self.moves: list[tuple[int, CallRecord, int]] = []
         """(position in `divergences`, recorded call, index now) of every call that moved."""
         self.taint = Taint()
+        self.native: dict[int, str] = {}
+        """Calls that differ → libraries with native code between the agent and them."""
         self.doubt = ""
         """An unrecorded read of the recorded run that may be the cause of everything; '' if something else may be."""
         self.on_first: Callable[[], None] | None = None
@@ -142,6 +146,9 @@ class Findings:
             found = self._with_turn(found, compare(call.request, crossing.spec.request))
         if root is None and self._explained < EXPLAINED_MAX:
             self._explained += 1
+            native = find_native(sys._getframe(1))
+            if native:
+                self.native[crossing.seq] = native
             slot = (crossing.lane.path, crossing.boundary, crossing.index)
             near = find_candidates(self._index, slot, crossing.key.hex, crossing.spec.request)
             found = replace(

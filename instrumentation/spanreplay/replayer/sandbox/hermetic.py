@@ -95,6 +95,9 @@ class StrictReads:
     def look(self, seq: int) -> None:
         """Do nothing: a replay sees no file events."""
 
+    def note_background(self, library: str) -> None:
+        """Do nothing: the recording says so."""
+
     def describe(self) -> list[dict[str, Any]]:
         """Always empty: denials are divergences."""
         return []

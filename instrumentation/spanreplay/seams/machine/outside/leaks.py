@@ -14,7 +14,7 @@ from spanreplay.model import ids
 from spanreplay.model.own_threads import make_lock
 from spanreplay.runtime.caller.running import IN_UNIT
 from spanreplay.runtime.calls.open_call import is_plumbing, is_suppressed
-from spanreplay.runtime.lanes import current_crossing
+from spanreplay.runtime.lanes import current_crossing, current_lane
 from spanreplay.runtime.process.outside_io import (
     SAID,
     is_harmless_spawn,
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from spanreplay.runtime.run import Run
 
 LEAKS_MAX: Final = 200
+LANES_MAX: Final = 50
 DETAIL_CHARACTERS_MAX: Final = 200
 LOOK_EVERY_NS: Final = 10_000_000
 """How often a call looks at the open descriptors at most: that takes some 50 µs."""
@@ -65,6 +66,17 @@ class Leaks:
         self._seq = 0
         self._looked_ns = 0
         self._sees_watch = False
+        self._background: dict[str, dict[str, Any]] = {}
+
+    def note_background(self, library: str) -> None:
+        """Note, once for each lane, that a library reads the clock or random values in a thread of its own."""
+        lane = current_lane(self._run.root_lane).path
+        if lane in self._background or current_crossing(self._run.root_lane) is not None:
+            return
+        with self._lock:
+            if len(self._background) < LANES_MAX:
+                said = f"{library} reads the clock or random values in a thread of its own, where they are not recorded"
+                self._background[lane] = {"lane": lane, "said": said, "seq": self._seq}
 
     def look(self, seq: int) -> None:
         """Note that a call begins: whether native code or a background thread watches files, and the call's number.
@@ -103,8 +115,8 @@ class Leaks:
 
     def for_manifest(self) -> dict[str, Any]:
         """Return the members of the manifest."""
-        rows = self.describe()
-        return {"leaks": rows} if rows else {}
+        rows, background = self.describe(), list(self._background.values())
+        return {**({"leaks": rows} if rows else {}), **({"background_reads": background} if background else {})}
 
 
 def leaking_run() -> Run | None:
