@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 import faiss
 import numpy as np
@@ -113,3 +114,31 @@ def test_n3_too_large_a_native_file_makes_a_run_incomplete(tmp_path: Path) -> No
     replayed = workplace.replay(agent, options=["--strict"])
     assert replayed.status == 4
     assert "facts.faiss" in replayed.stderr
+
+
+TEMPORARY: Final = """
+import os, tempfile
+from lxml.etree import xmlfile
+
+descriptor, path = tempfile.mkstemp(prefix="sheet.")
+os.close(descriptor)
+with xmlfile(path) as sheet, sheet.element("row"):
+    sheet.write("7")
+with open(path) as made:
+    print(made.read())
+os.remove(path)
+"""
+
+
+def test_n14_a_temporary_file_of_lxml_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Excel libraries let lxml write each sheet into a temporary file: its replay is identical and makes none."""
+    pytest.importorskip("lxml.etree")
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    here = Workplace(tmp_path, {"TMPDIR": str(temporary)})
+    agent = here.write("agent.py", TEMPORARY)
+    here.record(agent)
+    before = sorted(temporary.iterdir())
+    replayed = here.replay(agent)
+    assert replayed.verdict["verdict"] == "identical", replayed.stderr
+    assert sorted(temporary.iterdir()) == before

@@ -78,6 +78,7 @@ NATIVE: Final = (
     Native("cv2", "imread", READ, "filename"),
     Native("cv2", "imwrite", WRITE, "filename"),
     *_rows("lxml.etree", READ, "source", "parse", "iterparse"),
+    *_rows("lxml.etree", WRITE, "output_file", "xmlfile", "htmlfile"),
     *_rows("pymupdf", READ, "filename", "__init__", owner="Document"),
     *_rows("pymupdf", WRITE, "filename", "save", "ez_save", owner="Document"),
     *_rows("safetensors.numpy", READ, "filename", "load_file"),
