@@ -248,7 +248,7 @@ class Installation:
         from spanreplay.seams.installed import InstalledSeams
         from spanreplay.units._table import UNITS
 
-        is_replay = self.session is not None
+        is_replay, own_url = self.session is not None, "" if self._target is None else self._target.url
         on_failure = self._seam_failed if is_replay else self._seam_missed
         groups = self.groups = self.groups or PatchGroups(self.run, is_replay=is_replay, level=self.level)
         lanes_of_work.install(self.patches, root_lane_of_active_run, carried, groups)
@@ -257,7 +257,7 @@ class Installation:
         if self.session is not None and self.run is not None:
             from spanreplay.replayer.sandbox import kernel_guard, native_writes, world
 
-            self.session.guard = kernel_guard.enter(self.session.plan, self.session.recording.root.manifest, _own_url())
+            self.session.guard = kernel_guard.enter(self.session.plan, self.session.recording.root.manifest, own_url)
             self.world = world.install(self.session, self.run, self.patches)
             self.run.overlay = self.world.files
             self._denied = native_writes.watch(self.session, self.run, self.patches)
@@ -280,7 +280,7 @@ class Installation:
             threads.install(self.session.gate, self.patches, LongSleeps.of(self.session.recording))
             step_clock.install(self.session.gate, self.patches)
             time_limit.install(self.session, self.finish)
-            netguard.install(self.session, self.run, netguard.OwnEndpoint(_own_url()))
+            netguard.install(self.session, self.run, netguard.OwnEndpoint(own_url))
         groups.install("waits of threads", self.patches, waits.install)  # wraps the replay's patches of waits
         groups.install("looks at futures and threads", self.patches, thread_polls.install)
 
@@ -492,10 +492,3 @@ def _run_resource(run_id: str, app: str, session: Session | None) -> Any:
     is_own = session is None or session.continuation is not None
     project = app if session is None or is_own else f"{session.recording.root.app or app}-replays"
     return Resource({names.RUN_ID: run_id, names.APP: app, names.PROJECT: project})
-
-
-def _own_url() -> str:
-    from spanreplay.recording.spool.target import read_target
-
-    target = read_target()
-    return "" if target is None else target.url
