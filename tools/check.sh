@@ -10,6 +10,7 @@ step 'ruff check' && "$bin/ruff" check .
 step 'ruff format' && "$bin/ruff" format --check .
 step 'mypy --strict' && "$bin/mypy"
 step 'import arrows' && "$bin/lint-imports"
+step 'one-way stairs, no circles' && "$bin/python" -m pytest -q tests/test_house.py
 step 'generated protobuf code' && tools/proto.sh --check
 step 'generated pages' && "$bin/python" tools/reference.py --check
 step 'charts' && "$bin/python" tools/charts.py --check
