@@ -50,7 +50,9 @@ def find_doubt(session: Session, divergences: Sequence[Divergence], *, has_chang
     something differs before that read.
     """
     plan, found = session.plan, [each for each in divergences if not each.is_downstream]
-    if has_changed or not found or plan.lets_go_live or plan.patches or any(each.causes for each in found):
+    if has_changed or not found or plan.lets_go_live or plan.patches:
+        return ""
+    if any(each.causes or each.kind == _BLOCKED for each in found):  # a read that is denied on request is the cause
         return ""
     native = session.findings.native
     if all(each.seq in native for each in found):

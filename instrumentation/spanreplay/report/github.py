@@ -9,7 +9,7 @@ from typing import Final
 from spanreplay.model.escape import escape, shorten
 from spanreplay.model.serving_stack import LIVE_NOTE
 from spanreplay.report import text
-from spanreplay.report.place import causes, downstream, find_place
+from spanreplay.report.code_line import causes, downstream, find_code_line
 from spanreplay.report.shape import Divergence, Unexercised, Verdict
 from spanreplay.report.words import (
     LINE_CHARACTERS_MAX,
@@ -48,7 +48,7 @@ def _command(level: str, message: str, **properties: str) -> str:
 
 
 def _annotate(cause: Divergence, folder: str) -> str:
-    place = find_place(cause, folder)
+    place = find_code_line(cause, folder)
     where = {"file": escape(place.file), "line": str(place.line)} if place else {}
     lines = [describe_message(cause)]
     for diff in (cause.get("diff") or [])[:DIFFS_MAX]:
@@ -84,7 +84,7 @@ def _unexercised(verdict: Verdict) -> list[tuple[Unexercised, str]]:
 
 
 def _warn_unexercised(each: Unexercised, line: str, folder: str) -> str:
-    place = find_place({"code": each.get("code", "")}, folder)
+    place = find_code_line({"code": each.get("code", "")}, folder)
     where = {"file": escape(place.file), "line": str(place.line)} if place else {}
     return _command("warning", f"not exercised: {line}", **where, title="spanreplay: not exercised") + "\n"
 
@@ -111,7 +111,7 @@ def render_summary(verdict: Verdict, folder: str = "") -> str:
     if found:
         lines += ["| Call | What differs | Code |", "| --- | --- | --- |"]
         for cause in found[:ANNOTATIONS_MAX]:
-            place = find_place(cause, folder)
+            place = find_code_line(cause, folder)
             code = _code(f"{place.file}:{place.line}") if place else ""
             lines.append(f"| {_code(str(cause.get('boundary') or ''))} | {_code(describe_message(cause))} | {code} |")
         lines.append("")

@@ -6,6 +6,7 @@ from typing import Final
 
 from spanreplay.model.serving_stack import LIVE_NOTE
 from spanreplay.report import text
+from spanreplay.report.code_line import causes, downstream
 from spanreplay.report.html_parts import (
     escape_html,
     render_diff,
@@ -14,7 +15,6 @@ from spanreplay.report.html_parts import (
     render_list,
     render_page,
 )
-from spanreplay.report.place import causes, downstream
 from spanreplay.report.shape import Divergence, Stdout, Verdict
 from spanreplay.report.words import (
     MEANING,

@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 from spanreplay.model.escape import escape
 from spanreplay.model.serving_stack import LIVE_NOTE
 from spanreplay.report import text
-from spanreplay.report.place import causes, downstream, find_place
+from spanreplay.report.code_line import causes, downstream, find_code_line
 from spanreplay.report.shape import Divergence, Verdict
 from spanreplay.report.words import MEANING, describe_message, describe_place, describe_unexercised, facts, plural
 
@@ -74,7 +74,7 @@ def _add_causes(suite: ET.Element, verdict: Verdict) -> None:
     found = causes(verdict)
     for cause in found[:CASES_MAX]:
         case = _add_case(suite, _case_name(cause), verdict)
-        place = find_place(cause)
+        place = find_code_line(cause)
         if place is not None:
             case.set("file", _safe(place.file))
             case.set("line", str(place.line))

@@ -9,7 +9,7 @@ from typing import Any, Final
 from spanreplay.model.escape import escape, shorten
 from spanreplay.model.serving_stack import LIVE_NOTE
 from spanreplay.model.version import VERSION
-from spanreplay.report.place import Place, causes, downstream, find_place, fingerprints
+from spanreplay.report.code_line import CodeLine, causes, downstream, find_code_line, fingerprints
 from spanreplay.report.shape import EXIT_STATUS, Divergence, Verdict
 from spanreplay.report.words import (
     MEANING,
@@ -45,7 +45,7 @@ def _text(content: str) -> dict[str, str]:
     return {"text": re.sub(r"\](?=\()", "] ", content) or "(no message)"}
 
 
-def _location(place: Place, **more: Any) -> dict[str, Any]:
+def _location(place: CodeLine, **more: Any) -> dict[str, Any]:
     artifact: dict[str, Any] = {"uri": place.uri}
     if not place.file.startswith("/"):
         artifact["uriBaseId"] = "%SRCROOT%"
@@ -70,7 +70,7 @@ def _message(divergence: Divergence, role: str) -> str:
 def _related(divergences: list[Divergence], role: str, folder: str) -> list[dict[str, Any]]:
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for divergence in divergences:
-        place = find_place(divergence, folder)
+        place = find_code_line(divergence, folder)
         if place is None or len(found) >= RELATED_MAX:
             continue
         message = f"{role}{describe_place(divergence)}"
@@ -81,7 +81,7 @@ def _related(divergences: list[Divergence], role: str, folder: str) -> list[dict
 def _result(
     divergence: Divergence, fingerprint: str, related: list[dict[str, Any]], *, is_cause: bool, folder: str
 ) -> dict[str, Any]:
-    place = find_place(divergence, folder)
+    place = find_code_line(divergence, folder)
     result: dict[str, Any] = {
         "ruleId": escape(str(divergence.get("kind"))),
         "level": "error" if is_cause else "note",

@@ -17,7 +17,7 @@ import pytest
 
 from spanreplay.model.version import VERSION
 from spanreplay.report import github, html, junit, sarif
-from spanreplay.report.place import find_place, fingerprints
+from spanreplay.report.code_line import find_code_line, fingerprints
 from spanreplay.report.shape import EXIT_STATUS, Verdict
 
 HERE = Path(__file__).parent
@@ -157,7 +157,7 @@ def test_fingerprint_stays_while_lines_and_values_move() -> None:
 )
 def test_place_is_a_file_of_the_repository(code: str, folder: str, expected: tuple[str, int, str] | None) -> None:
     """A place is a file and a line, or none."""
-    place = find_place({"code": code}, folder)
+    place = find_code_line({"code": code}, folder)
     assert (None if place is None else (place.file, place.line, place.uri)) == expected
 
 

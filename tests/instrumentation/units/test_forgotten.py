@@ -20,5 +20,5 @@ def test_p8_the_book_of_a_run_is_forgotten_with_it() -> None:
     assert gone() is None
     child = os.fork()
     if child == 0:
-        os._exit(0 if not kept._places else 1)
+        os._exit(0 if not kept._passages else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -138,18 +138,18 @@ class KeptOrder:
         """Return when it is the turn of the sleep to end."""
         return thread_waits.sleep_as_recorded(wrapped, self._gate, name, args)
 
-    def attempt(self, lock: Any, place: str, lane: Lane, blocking: bool, timeout: float) -> bool:
+    def attempt(self, lock: Any, shared: str, lane: Lane, blocking: bool, timeout: float) -> bool:
         """Take the lock if that succeeded when recorded; otherwise fail at the recorded turn."""
 
         def attempt(seconds: float) -> bool:
             return bool(lock.acquire(True, seconds))
 
         def wait() -> None:
-            self._lock_order.wait(place, lane.path)
+            self._lock_order.wait(shared, lane.path)
 
         if not thread_waits.attempt_as_recorded(attempt, self._gate, name_attempt(lane), wait, max(timeout, 0)):
             return False
-        note_taken(self._lock_order, place, lane.path, lock)
+        note_taken(self._lock_order, shared, lane.path, lock)
         return True
 
     def meet(self, name: str, meet: Callable[[float | None], bool], limit: float | None) -> bool:

@@ -56,7 +56,7 @@ class StepClock(LoopClock):
         self._watched = watched
         self._run = run
         self._queue: StepQueue = watched.queue
-        self._place = watched.queue.place_of(run)
+        self._position = watched.queue.position_of(run)
         self._waiting: list[Due] = []
         self._handed: deque[Due] = deque()
         self._has_arrived = threading.Event()
@@ -171,7 +171,7 @@ class StepClock(LoopClock):
         if first != self._first:
             self._first = first
             self._next = bisect_right(steps.behind[first], (clock, count)) if first >= 0 else 0
-        self._start = self._place.steps - count
+        self._start = self._position.steps - count
 
     def _end_pauses(self) -> None:
         """If fewer callbacks run than when recorded, pauses that are overdue no longer block anything."""
@@ -191,7 +191,7 @@ class StepClock(LoopClock):
                 self._first = -1
                 break
             clock, count = behind[self._next]
-            if self._place.steps - self._start < count or not self._queue.is_step(self._queue[0]):
+            if self._position.steps - self._start < count or not self._queue.is_step(self._queue[0]):
                 break
             if clock in self._gate.steps.pauses and not self._gate.is_over(clock):
                 with unwatched():

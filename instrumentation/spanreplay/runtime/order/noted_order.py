@@ -179,14 +179,14 @@ class NotedOrder:
         self._note(name, is_sleep=True)
         return result
 
-    def attempt(self, lock: Any, place: str, lane: Lane, blocking: bool, timeout: float) -> bool:
+    def attempt(self, lock: Any, shared: str, lane: Lane, blocking: bool, timeout: float) -> bool:
         """Try to acquire the lock, and note the end if that failed."""
         name, run = name_attempt(lane), self._run
         if not lock.acquire(blocking, timeout):
             if not run.is_ended:
                 guard.guarded("the end of an attempt", run.end_timer, name, True)
             return False
-        note_taken(run.lock_order, place, lane.path, lock)
+        note_taken(run.lock_order, shared, lane.path, lock)
         return True
 
     def meet(self, name: str, meet: Callable[[float | None], bool], limit: float | None) -> bool:

@@ -107,8 +107,8 @@ class RunOrder(Protocol):
     def sleep(self, wrapped: Any, name: str, args: Any, kwargs: Any) -> Any:
         """Run `time.sleep` in a thread of several."""
 
-    def attempt(self, lock: Any, place: str, lane: Lane, blocking: bool, timeout: float) -> bool:
-        """Try to acquire the lock of a place, and note it in the lock acquisition order on success."""
+    def attempt(self, lock: Any, shared: str, lane: Lane, blocking: bool, timeout: float) -> bool:
+        """Try to acquire the lock of a shared, and note it in the lock acquisition order on success."""
 
     def meet(self, name: str, meet: Callable[[float | None], bool], limit: float | None) -> bool:
         """Take an object that processes share, or poll for data from one; `meet` takes a limit in seconds."""

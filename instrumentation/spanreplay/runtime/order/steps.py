@@ -61,7 +61,7 @@ class Retry(Outer):
     __slots__ = ()
 
 
-class Place:
+class LoopPosition:
     """The position of one run on one loop."""
 
     __slots__ = ("before_step", "first", "first_of_turn", "is_pausing", "noted_in", "start", "steps")
@@ -75,7 +75,7 @@ class Place:
         self.first_of_turn = -1
         self.noted_in = -1
         """The iteration of the last completion; `first_of_turn` is the first completion in it."""
-        self.before_step: Callable[[Place], None] | None = None
+        self.before_step: Callable[[LoopPosition], None] | None = None
         """To be called before each step, once several loops run."""
         self.is_pausing = False
 
@@ -107,7 +107,7 @@ class StepQueue(deque[Any]):
         self.taken = 0
         """How many callbacks have been run."""
         self.turn = 0
-        self.places: dict[Any, Place] = {}
+        self.positions: dict[Any, LoopPosition] = {}
         self.director: Director | None = None
         self._from_outside: set[int] = set()
 
@@ -125,12 +125,12 @@ class StepQueue(deque[Any]):
     def take(self, handle: Any, context: Any) -> None:
         """Note that this is about to run, in this Context."""
         self.taken += 1
-        if self.places and self.is_step(handle):
-            place = self.places.get(context.get(RUN))
-            if place is not None:
-                if place.before_step is not None:
-                    place.before_step(place)
-                place.steps += 1
+        if self.positions and self.is_step(handle):
+            position = self.positions.get(context.get(RUN))
+            if position is not None:
+                if position.before_step is not None:
+                    position.before_step(position)
+                position.steps += 1
 
     def is_step(self, handle: Any) -> bool:
         """Whether a callback is a step; a cancelled one is not run."""
@@ -145,9 +145,9 @@ class StepQueue(deque[Any]):
         """Whether nothing but retries is left."""
         return bool(self) and all(type(handle._callback) is Retry for handle in list(self))
 
-    def place_of(self, run: Owner) -> Place:
+    def position_of(self, run: Owner) -> LoopPosition:
         """The position of a run."""
-        return self.places.setdefault(run if run.is_entered else None, Place())
+        return self.positions.setdefault(run if run.is_entered else None, LoopPosition())
 
     def next_turn(self) -> None:
         """Begin an iteration of the loop."""
@@ -187,8 +187,8 @@ class Watched:
 
     def leave(self, run: Owner) -> None:
         """Stop counting for a run; with the last one, restore `select`."""
-        self.queue.places.pop(run if run.is_entered else None, None)
-        if self.queue.places or self._real_select is None:
+        self.queue.positions.pop(run if run.is_entered else None, None)
+        if self.queue.positions or self._real_select is None:
             return
         if vars(self._selector).get("select") == self._select:
             self._selector.select = self._real_select
@@ -197,9 +197,9 @@ class Watched:
     def _select(self, timeout: float | None = None) -> Any:
         queue = self.queue
         if timeout is None or timeout > 0 or queue.is_idle:
-            for place in list(queue.places.values()):
-                place.first = -1
-                place.first_of_turn = -1
+            for position in list(queue.positions.values()):
+                position.first = -1
+                position.first_of_turn = -1
         queue.next_turn()
         events = self._real_select(timeout) if self._real_select is not None else []
         if self._old:
@@ -264,7 +264,7 @@ class StepBook:
     def made(self, loop: Any) -> int:
         """How many steps a loop has made; -1 for a loop that can't be counted."""
         watched = self._watch(loop)
-        return -1 if watched is None else watched.queue.place_of(self._run).steps
+        return -1 if watched is None else watched.queue.position_of(self._run).steps
 
     @property
     def firsts(self) -> list[int]:
@@ -278,9 +278,9 @@ class StepBook:
         watched = self._watch(loop)
         if watched is None:
             return -1
-        place = watched.queue.place_of(self._run)
-        place.first, place.start = clock_of(), place.steps
-        return place.first
+        position = watched.queue.position_of(self._run)
+        position.first, position.start = clock_of(), position.steps
+        return position.first
 
     def note(self, loop: Any, clock: int, opened_in: int = -1) -> int | None:
         """The first completion in the same iteration; -1 if it is this one; None if the loop can't be counted.
@@ -291,32 +291,32 @@ class StepBook:
         if watched is None:
             return None
         queue = watched.queue
-        place = queue.place_of(self._run)
-        if place.is_pausing:
+        position = queue.position_of(self._run)
+        if position.is_pausing:
             if len(self._following) < config.STEPS_MAX:
                 self._keep(self._pauses, clock)
-                self._keep(self._following, clock, place.first, place.steps - place.start)
+                self._keep(self._following, clock, position.first, position.steps - position.start)
             return -1
         if opened_in == queue.taken:
             self._keep(self._at_once, clock)
-        if place.first < 0:
-            place.first, place.start = clock, place.steps
+        if position.first < 0:
+            position.first, position.start = clock, position.steps
         else:
-            self._keep(self._following, clock, place.first, place.steps - place.start)
-        if place.first_of_turn < 0 or place.noted_in != queue.turn:
-            place.first_of_turn, place.noted_in = clock, queue.turn
+            self._keep(self._following, clock, position.first, position.steps - position.start)
+        if position.first_of_turn < 0 or position.noted_in != queue.turn:
+            position.first_of_turn, position.noted_in = clock, queue.turn
             return -1
-        return place.first_of_turn
+        return position.first_of_turn
 
-    def _pause(self, place: Place) -> None:
+    def _pause(self, position: LoopPosition) -> None:
         """Note the step that a loop is about to make, if another thread has completed something since its last one."""
-        if place.first < 0 or self._is_over or self.last_thread == threading.get_ident():
+        if position.first < 0 or self._is_over or self.last_thread == threading.get_ident():
             return
-        place.is_pausing = True
+        position.is_pausing = True
         try:
             guard.guarded("noting a step", self._run.complete)
         finally:
-            place.is_pausing = False
+            position.is_pausing = False
 
     def describe(self) -> dict[str, Any]:
         """Members for the manifest: (clock, earlier clock, steps between) flattened; synchronous calls; pauses."""
@@ -340,10 +340,10 @@ class StepBook:
             if watched is None:
                 return None
             watched.take_select()
-            watched.queue.place_of(self._run)
+            watched.queue.position_of(self._run)
             self._loops.add(watched)
             for each in self._loops if len(self._loops) > 1 else ():
-                each.queue.place_of(self._run).before_step = self._pause
+                each.queue.position_of(self._run).before_step = self._pause
         return watched
 
     def _keep(self, where: list[int], *values: int) -> None:

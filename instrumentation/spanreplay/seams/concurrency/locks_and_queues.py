@@ -1,4 +1,4 @@
-"""Seam: shared places of the agent's threads: its locks (`threading`) and queues (`queue`).
+"""Seam: objects that the agent's threads share: its locks (`threading`) and queues (`queue`).
 
 Who takes a lock or an item next decides the contents of a shared list and which worker does which job. Only objects
 that the agent's own code creates while it runs are observed. Attempts that need not succeed (`acquire(False)`, a
@@ -23,7 +23,7 @@ _getframe: Final = sys._getframe
 _POOLS: Final = os.path.join(os.path.dirname(threading.__file__), "multiprocessing", "")  # noqa: PTH118, PTH120 -- light
 
 
-class Place:
+class SharedObject:
     """One object that threads share, in the run in which it was made."""
 
     __slots__ = ("name", "run")
@@ -51,7 +51,7 @@ class _LockType(type):
 class _Lock(metaclass=_LockType):
     """A lock that is acquired in the recorded order; only the agent's code gets one instead of the interpreter's."""
 
-    __slots__ = ("__weakref__", "_lock", "_place")
+    __slots__ = ("__weakref__", "_lock", "_shared")
     _real: Any = None
     _sort = ""
 
@@ -63,30 +63,30 @@ class _Lock(metaclass=_LockType):
     def made_for(cls, run: Run) -> Any:
         """Create a lock whose order is kept."""
         made: Any = super().__new__(cls)
-        made._lock, made._place = cls._real(), Place(run, cls._sort)
+        made._lock, made._shared = cls._real(), SharedObject(run, cls._sort)
         return made
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        run: Run | None = self._place.shared_by()
+        run: Run | None = self._shared.shared_by()
         if run is None:
             return bool(self._lock.acquire(blocking, timeout))
         lane = thread_lane(run.root_lane)
         if blocking and timeout == -1:
-            run.lock_order.take(self._place.name, lane.path, self._lock)
+            run.lock_order.take(self._shared.name, lane.path, self._lock)
             return True
         is_wrong = timeout != -1 and (timeout < 0 or not blocking)  # which raises
         if is_wrong or running_loop() is not None or not is_own(_getframe(1)):
             return bool(self._lock.acquire(blocking, timeout))
-        return run.order.attempt(self._lock, self._place.name, lane, blocking, timeout)
+        return run.order.attempt(self._lock, self._shared.name, lane, blocking, timeout)
 
     def release(self) -> None:
         self._lock.release()
 
     def __enter__(self) -> bool:
-        run = self._place.shared_by()
+        run = self._shared.shared_by()
         if run is None:
             return bool(self._lock.acquire())
-        run.lock_order.take(self._place.name, thread_lane(run.root_lane).path, self._lock)
+        run.lock_order.take(self._shared.name, thread_lane(run.root_lane).path, self._lock)
         return True
 
     def __exit__(self, *exc_info: object) -> None:
@@ -108,12 +108,12 @@ class _RLock(_Lock):
         return self._lock._release_save()
 
     def _acquire_restore(self, state: Any) -> None:
-        run = self._place.shared_by()
+        run = self._shared.shared_by()
         if run is None:
             self._lock._acquire_restore(state)
         else:
             lane = thread_lane(run.root_lane)
-            run.lock_order.retake(self._place.name, lane.path, self._lock._acquire_restore, state)
+            run.lock_order.retake(self._shared.name, lane.path, self._lock._acquire_restore, state)
 
     def _is_owned(self) -> bool:
         return bool(self._lock._is_owned())
@@ -129,17 +129,17 @@ def _follow(queue: Any) -> None:
     run = active_run()
     if run is None:
         return
-    place = queue._spanreplay_place = Place(run, "queue")
+    shared = queue._spanreplay_shared = SharedObject(run, "queue")
     for step in ("_put", "_get"):
-        setattr(queue, step, _noted(place, step, getattr(queue, step)))
+        setattr(queue, step, _noted(shared, step, getattr(queue, step)))
 
 
-def _noted(place: Place, step: str, real: Any) -> Any:
+def _noted(shared: SharedObject, step: str, real: Any) -> Any:
     def noted(*args: Any) -> Any:
         result = real(*args)
-        run = place.shared_by()
+        run = shared.shared_by()
         if run is not None:
-            run.lock_order.note(place.name + step, thread_lane(run.root_lane).path)
+            run.lock_order.note(shared.name + step, thread_lane(run.root_lane).path)
         return result
 
     return noted
@@ -147,13 +147,13 @@ def _noted(place: Place, step: str, real: Any) -> Any:
 
 def _in_turn(step: str) -> Any:
     def wait(wrapped: Any, queue: Any, args: Any, kwargs: Any) -> Any:
-        place: Place | None = getattr(queue, "_spanreplay_place", None)
-        run = None if place is None else place.shared_by()
+        shared: SharedObject | None = getattr(queue, "_spanreplay_shared", None)
+        run = None if shared is None else shared.shared_by()
         if run is None or not run.order.keeps_turns:
             return wrapped(*args, **kwargs)
         is_blocking = kwargs.get("block", args[-2] if len(args) > (step == "_put") + 1 else True)
-        if place is not None and is_blocking:
-            run.lock_order.wait(place.name + step, thread_lane(run.root_lane).path)
+        if shared is not None and is_blocking:
+            run.lock_order.wait(shared.name + step, thread_lane(run.root_lane).path)
         return wrapped(*args, **kwargs)
 
     return wait

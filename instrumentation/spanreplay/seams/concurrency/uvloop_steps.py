@@ -12,7 +12,7 @@ from typing import Any
 
 from spanreplay.runtime import lanes
 from spanreplay.runtime.caller.running import RUN
-from spanreplay.runtime.order.steps import STATE, Outer, Owner, Place, Retry
+from spanreplay.runtime.order.steps import STATE, LoopPosition, Outer, Owner, Retry
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.run import active_run
 from spanreplay.seams.concurrency import asyncio_timers as timers
@@ -56,14 +56,14 @@ class _Step:
         counter = self._counter
         counter.waiting.discard(self)
         counter.taken += 1
-        if counter.places and not isinstance(self._callback, Outer):
-            place = counter.places.get(RUN.get())
-            if place is not None and lanes.is_of_agent(contextvars.copy_context()):
-                place.steps += 1
+        if counter.positions and not isinstance(self._callback, Outer):
+            position = counter.positions.get(RUN.get())
+            if position is not None and lanes.is_of_agent(contextvars.copy_context()):
+                position.steps += 1
         try:
             self._callback(*args)
         finally:
-            if counter.places and not counter.is_busy():
+            if counter.positions and not counter.is_busy():
                 counter.rest()
 
 
@@ -73,7 +73,7 @@ class _Counter:
     def __init__(self, call_soon: Callable[..., Any]) -> None:
         self.queue = self
         self.taken = 0
-        self.places: dict[Any, Place] = {}
+        self.positions: dict[Any, LoopPosition] = {}
         self.waiting: set[_Step] = set()
         self._call_soon = call_soon
         self._turn = 0
@@ -98,16 +98,16 @@ class _Counter:
     def rest(self) -> None:
         """Note that the loop is idle."""
         self.waiting.clear()
-        for place in self.places.values():
-            place.first = place.first_of_turn = -1
+        for position in self.positions.values():
+            position.first = position.first_of_turn = -1
 
-    def place_of(self, run: Owner) -> Place:
+    def position_of(self, run: Owner) -> LoopPosition:
         """The position of a run."""
-        return self.places.setdefault(run if run.is_entered else None, Place())
+        return self.positions.setdefault(run if run.is_entered else None, LoopPosition())
 
     def take_select(self) -> None:
         """No-op: there is none to take over."""
 
     def leave(self, run: Owner) -> None:
         """Stop counting for a run."""
-        self.places.pop(run if run.is_entered else None, None)
+        self.positions.pop(run if run.is_entered else None, None)

@@ -12,13 +12,13 @@ from urllib.parse import quote
 
 from spanreplay.report.shape import Divergence, Verdict, first_cause
 
-__all__ = ["Place", "causes", "downstream", "find_place", "fingerprints"]
+__all__ = ["CodeLine", "causes", "downstream", "find_code_line", "fingerprints"]
 
 _CODE: Final = re.compile(r"(?P<file>[^<>\s][^<>\n]*?):(?P<line>[1-9][0-9]{0,8})(?:\s+(?P<name>.*))?", re.DOTALL)
 
 
 @dataclass(frozen=True)
-class Place:
+class CodeLine:
     """A line of the agent's code; `file` is relative to the repository, or absolute."""
 
     file: str
@@ -32,7 +32,7 @@ class Place:
         return f"file://{path}" if self.file.startswith("/") else path
 
 
-def find_place(divergence: Divergence, folder: str = "") -> Place | None:
+def find_code_line(divergence: Divergence, folder: str = "") -> CodeLine | None:
     """The place in the divergence's `code`; None if that is not a file, for example `<stdin>`.
 
     `folder` is the agent's working directory, relative to the repository.
@@ -41,7 +41,7 @@ def find_place(divergence: Divergence, folder: str = "") -> Place | None:
     if match is None:
         return None
     file = match["file"] if match["file"].startswith("/") else posixpath.join(folder, match["file"])
-    return Place(posixpath.normpath(file), int(match["line"]), match["name"] or "")
+    return CodeLine(posixpath.normpath(file), int(match["line"]), match["name"] or "")
 
 
 def causes(verdict: Verdict) -> list[Divergence]:
