@@ -278,7 +278,7 @@ class _Replayed:
 async def await_left(run: Run, before: set[asyncio.Task[Any]]) -> None:
     """Let tasks that the application left running make the unit's remaining recorded calls."""
     answers = run.resolver.answers
-    while answers.unplayed()[0] and not answers.is_stopped:
+    while not (answers.is_played() or answers.is_stopped):
         left = asyncio.all_tasks() - before
         if not left:
             return
