@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import contextvars
 import functools
+import itertools
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol
 
 from spanreplay.model.guard import guarded
@@ -47,12 +48,9 @@ class Lane:
         """Its number among the lanes of its label in its parent, from 1; 0 for a lane that is not numbered."""
         self.owner = owner
         """The crossing that this lane was created inside, or None."""
-        self._begin()
-
-    def _begin(self) -> None:
         # Most lanes count nothing, and the garbage collector runs more often for each dictionary
         self._children: dict[str, int] | None = None
-        self._calls: dict[str, int] | None = None
+        self._calls: dict[str, Iterator[int]] | None = None
         self._named: dict[str, Lane] | None = None
         self.reads: dict[str, int] | None = None
         """How many values of each source are written."""
@@ -75,11 +73,14 @@ class Lane:
 
     def next_index(self, boundary: str) -> int:
         """How many calls of this boundary came before in this lane."""
-        made: dict[str, int] = {} if self._calls is None else self._calls
-        with _counting:
-            counts = self._calls = made if self._calls is None else self._calls
-            count = counts[boundary] = counts.get(boundary, 0) + 1
-        return count - 1
+        numbers = None if self._calls is None else self._calls.get(boundary)
+        if numbers is None:
+            made: dict[str, Iterator[int]] = {} if self._calls is None else self._calls
+            first = itertools.count()
+            with _counting:
+                known = self._calls = made if self._calls is None else self._calls
+                numbers = known.setdefault(boundary, first)
+        return next(numbers)  # atomic: threads can't interrupt it
 
 
 _lane: contextvars.ContextVar[Lane | None] = contextvars.ContextVar("spanreplay_lane", default=None)
@@ -175,7 +176,7 @@ class _CallLane(Lane):
     def __init__(self, crossing: Any) -> None:  # without a path: `__getattr__` makes it
         self.owner = crossing
         self.number = 0
-        self._begin()
+        self._children = self._calls = self._named = self.reads = None
 
     def __getattr__(self, name: str) -> Any:
         if name != "path":

@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from spanreplay.model import ids
+from spanreplay.model import guard, ids
 from spanreplay.model.own_threads import make_lock
 from spanreplay.runtime.caller.running import IN_UNIT
 from spanreplay.runtime.calls.open_call import is_plumbing, is_suppressed
@@ -64,7 +64,8 @@ class Leaks:
         self._found: dict[tuple[str, str], Leak] = {}
         self._lock = make_lock()
         self._seq = 0
-        self._looked_ns = 0
+        self._look_ns = 0
+        """When open descriptors are looked at again."""
         self._sees_watch = False
         self._background: dict[str, dict[str, Any]] = {}
 
@@ -84,13 +85,16 @@ class Leaks:
         In a server, a watcher may only be there to load changed code: then it makes no hole.
         """
         now = ids.now_ns()
-        if not self._sees_watch and now - self._looked_ns >= LOOK_EVERY_NS:
-            self._looked_ns = now
-            through = watches_files()
-            self._sees_watch = bool(through)
-            if through:
-                self.add("events", through, through, "", is_hole=not (serves() or IN_UNIT.get()))
+        if now >= self._look_ns and not self._sees_watch:
+            self._look_ns = now + LOOK_EVERY_NS
+            guard.guarded("open descriptors", self._look_for_watch)
         self._seq = seq
+
+    def _look_for_watch(self) -> None:
+        through = watches_files()
+        self._sees_watch = bool(through)
+        if through:
+            self.add("events", through, through, "", is_hole=not (serves() or IN_UNIT.get()))
 
     def add(self, kind: str, what: str, detail: str, code: str, *, is_hole: bool) -> None:
         """Note one leak; `detail` is redacted here, and is only a name."""
