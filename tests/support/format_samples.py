@@ -168,6 +168,8 @@ TEMPLATES: Final = [
     "_gitlab_session={l32}",
     "live_{l40}",
     "eyJrIjoi{a90}",
+    "ZXlKaGJHY2lPaUpJ{a90}",
+    "ZXlKcmFXUWlPaUl4{a120}",
     "glc_{m100}",
     "glsa_{a32}_{h8}",
     "pat.{b22}.{a24}.{a20}",

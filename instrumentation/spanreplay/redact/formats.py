@@ -13,6 +13,12 @@ _UUID: Final = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 _END: Final = "(?![A-Za-z0-9])"
 _SENTRY: Final = "sntry(?:u_[a-f0-9]{64}|s_[A-Za-z0-9+/]{20,600}={0,2}(?:_[A-Za-z0-9+/]{43})?)"
 
+_JWT_IN_BASE64: Final = (
+    *("zxlkagjhy2lpau", "zxlkmgvyqwlpau", "zxlkcmfxuwlpau"),
+    *("zxlkcwezvwlpau", "zxlkcwqyc2lpau", "zxlkamria2lpau", "zxlkbgjttwlpau"),
+)
+"""Headers of tokens (RFC 7519) in base64, in small letters, that begin with alg, typ, kid, jku, jwk, cty or enc."""
+
 
 class Format(NamedTuple):
     """Keys that begin with one of `starts` and match `pattern`; case-sensitive."""
@@ -218,6 +224,7 @@ MARKED: Final[tuple[Marked, ...]] = (
     Marked("bedrock_key", ("absk",), r"ABSK[A-Za-z0-9+/]{80,400}={0,2}"),
     Marked("onepassword_token", ("ops_eyj",), r"ops_eyJ[A-Za-z0-9+/]{200,2000}={0,3}"),
     Marked("docker_swarm_key", ("swmtkn-1-", "swmkey-1-"), r"SWM(?:TKN|KEY)-1-[A-Za-z0-9+/-]{40,100}"),
+    Marked("jwt_base64", _JWT_IN_BASE64, r"ZXlK[A-Za-z0-9+/_-]{50,8000}={0,2}"),
     Marked("grafana_key", ("eyjrijoi",), r"eyJrIjoi[A-Za-z0-9+/]{40,400}={0,3}"),
     Marked("configcat_key", ("configcat-sdk-1",), r"configcat-sdk-1/[A-Za-z0-9_-]{22}/[A-Za-z0-9_-]{22}"),
     Marked("slack_cookie", ("xoxd-",), r"xoxd-[A-Za-z0-9_/+%\\=-]{20,400}"),
