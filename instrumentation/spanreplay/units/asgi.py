@@ -52,7 +52,7 @@ from spanreplay.units.start import await_start
 from spanreplay.units.stated import LANE
 from spanreplay.units.unit_run import UnitRun
 
-__all__ = ["AsgiUnits", "await_left", "replay_request"]
+__all__ = ["AsgiUnits", "await_left", "play_request", "replay_request"]
 
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
@@ -291,6 +291,11 @@ async def _nothing() -> Any:
 
 async def replay_request(app: App, state: dict[str, Any] | None = None) -> None:
     """Replay the current recorded request through an application; the session keeps any differences."""
+    await play_request(lambda run, lane: _Replayed(run, lane).serve(app, state))
+
+
+async def play_request(play: Callable[[Run, Lane], Awaitable[None]]) -> None:
+    """Play the current recorded request on a loop, in the unit's lane, and let its tasks make their remaining calls."""
     run = active_run()
     if run is None:
         raise AssertionError("only a replay has a recorded request")
@@ -300,8 +305,7 @@ async def replay_request(app: App, state: dict[str, Any] | None = None) -> None:
         await await_start(run)
         before = asyncio.all_tasks()
         with inside_lane(lane):
-            replayed = _Replayed(run, lane)
-            await replayed.serve(app, state)
+            await play(run, lane)
             if extent is not None:
                 extent.is_over = True
             await await_left(run, before)

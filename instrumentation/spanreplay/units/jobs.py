@@ -24,7 +24,7 @@ from spanreplay.runtime.lanes import Lane, inside_lane
 from spanreplay.runtime.run import Run, active_run
 from spanreplay.units import caller, factory
 from spanreplay.units.given import keep_output, put_input
-from spanreplay.units.play import UNITS_APART, end_replay, iter_units
+from spanreplay.units.play import UNITS_APART, end_replay, is_replay, iter_units
 from spanreplay.units.start import await_start
 from spanreplay.units.stated import GIVEN, LANE, find_unit
 from spanreplay.units.under_way import UnderWay, open_under_way
@@ -76,12 +76,6 @@ class Ended(NamedTuple):
 
     output: Mapping[str, Any]
     outcome: Outcome = Outcome.OK
-
-
-def is_replay() -> bool:
-    """Whether this process replays a recording."""
-    run = active_run()
-    return run is not None and not run.resolver.keeps
 
 
 def describe_exception(exc: BaseException) -> dict[str, str]:

@@ -13,13 +13,11 @@ from spanreplay.model.call import Effect
 from spanreplay.model.errors import ReplayMiss
 from spanreplay.runtime.calls.function_calls import FunctionCall, call_async
 from spanreplay.runtime.lanes import Lane, inside_lane
-from spanreplay.runtime.run import Run, active_run
+from spanreplay.runtime.run import Run
 from spanreplay.units import given
-from spanreplay.units.asgi import await_left
+from spanreplay.units.asgi import play_request
 from spanreplay.units.asgi_messages import cut_body
 from spanreplay.units.http_exchange import BODY, DISCONNECT, KIND, REQUEST
-from spanreplay.units.start import await_start
-from spanreplay.units.stated import LANE
 from spanreplay.units.tornado_web.exchange import PARTS_TAKEN, TAKEN_OVER, Exchange
 
 __all__ = ["ReplayedExchange", "replay_request_of"]
@@ -27,21 +25,7 @@ __all__ = ["ReplayedExchange", "replay_request_of"]
 
 async def replay_request_of(server: Any) -> None:
     """Replay the current recorded request through a server's application; the session keeps any differences."""
-    run = active_run()
-    if run is None:
-        raise AssertionError("only a replay has a recorded request")
-    extent = run.resolver.answers.extent
-    lane = Lane(LANE if extent is None else extent.lane)
-    try:
-        await await_start(run)
-        before = asyncio.all_tasks()
-        with inside_lane(lane):
-            await ReplayedExchange(run, lane).play(server)
-            if extent is not None:
-                extent.is_over = True
-            await await_left(run, before)
-    except ReplayMiss:
-        return  # the session has noted it
+    await play_request(lambda run, lane: ReplayedExchange(run, lane).play(server))
 
 
 class ReplayedExchange(Exchange):
