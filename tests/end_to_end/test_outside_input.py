@@ -153,6 +153,21 @@ def test_p12_what_a_library_asks_the_kernel_is_no_hole_and_may_be_the_cause(
         assert all("/proc/uptime" in reason for reason in replayed.verdict["reasons"])
 
 
+def test_p12_what_an_installed_program_asks_the_kernel_is_no_hole(
+    workplace: Workplace, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A published program looks at `/proc` for itself when it starts: its run is complete and replays."""
+    site = tmp_path_factory.mktemp("lib") / "site-packages"
+    site.mkdir()
+    source = "import spanreplay\nopen('/proc/uptime').read()\nprint(spanreplay.boundary('tool')(len)('three'))\n"
+    install(site, "asking-program", {"asking_program/__init__.py": "", "asking_program/__main__.py": source})
+    here = Workplace(workplace.path, {**workplace.environ, "PYTHONPATH": str(site)})
+    here.record("-m", "asking_program")
+    assert here.recording().completeness().is_complete
+    replayed = here.replay("-m", "asking_program")
+    assert replayed.verdict["verdict"] == "identical", replayed.stderr
+
+
 TICKER: Final = """
 import sqlite3, threading, time
 

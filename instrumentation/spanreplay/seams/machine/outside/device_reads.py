@@ -11,6 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.model import guard, ids
+from spanreplay.model.distributions import find_distribution
 from spanreplay.runtime.agent_patches import Patch, install_patch
 from spanreplay.runtime.caller.caller import FOREIGN, is_own, who_asks, who_opens
 from spanreplay.runtime.patches import Patches
@@ -28,7 +29,8 @@ _getframe: Final = sys._getframe
 def note_open(run: Run, frame: FrameType | None, file: Any) -> None:
     """Note that the agent, or a library for it, opens such a file or descriptor to read it.
 
-    What a library asks the kernel about itself is noted without making the run incomplete: most of it is for nobody.
+    What a library or an installed program asks the kernel is noted without making the run incomplete: most of it is
+    for nobody.
     Raises: ReplayMiss in a replay, before it waits for a pipe into which nobody writes.
     """
     kind, detail = describe_descriptor(file) if isinstance(file, int) else describe_path(os.fsdecode(file))
@@ -36,7 +38,16 @@ def note_open(run: Run, frame: FrameType | None, file: Any) -> None:
         return
     if detail.startswith(PIPE) and not run.resolver.connects:
         run.resolver.leave_out(f"what came through {detail} was not recorded")
-    leaks.note(kind, "open", detail, is_hole=not detail.startswith(KERNEL) or is_own(frame))
+    leaks.note(kind, "open", detail, is_hole=not detail.startswith(KERNEL) or _is_written_here(frame))
+
+
+def _is_written_here(frame: FrameType | None) -> bool:
+    """Whether the agent's own code acts, and it is not installed: an installed program asks much that is for nobody."""
+    if not is_own(frame):
+        return False
+    while frame is not None and not ids.is_agent_file(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame is not None and not find_distribution(frame.f_code.co_filename)
 
 
 def _is_own_pipe(run: Run, detail: str) -> bool:
