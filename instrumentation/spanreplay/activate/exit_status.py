@@ -4,15 +4,8 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from spanreplay.model import ids
-
-if TYPE_CHECKING:
-    pass
-
-
-from typing import TYPE_CHECKING
 
 
 def to_status(code: object) -> int:

@@ -156,6 +156,9 @@ def build_environ(
     result = dict(environ)
     if is_replay:
         result["SPANREPLAY_REPLAY_EXPORTER"] = environ.get(_EXPORTERS[0], "")
+        # Removed by whoever reads the verdict: the agent may be killed
+        report = settings.get("SPANREPLAY_REPLAY_REPORT", "")
+        result["SPANREPLAY_REPLAY_FOLDER"] = str(Path(report).parent) if report else ""
     for name in _EXPORTERS:
         if is_replay or not result.get(name, "").strip():
             result[name] = "none"

@@ -74,6 +74,7 @@ def _free_folders() -> tuple[str, ...]:
     with contextlib.suppress(OSError):  # a recording that can't be written is counted when it is written
         prepare_directory(ours)
     temporary = [tempfile.gettempdir(), os.environ.get("SQLITE_TMPDIR", "")]
+    temporary.append(config.read_setting("SPANREPLAY_REPLAY_FOLDER"))
     if not any(os.environ.get(name) for name in _CHOOSES_TEMPORARY):
         temporary += _TEMPORARY
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111 -- without a home: text

@@ -45,6 +45,12 @@ def own_paths() -> list[str]:
     return [str(config.read_data_dir()), *own_files()]
 
 
+def _find_folder() -> str | None:
+    """Return the folder for a replay's files if the command that started it removes them; else None."""
+    named = config.read_setting("SPANREPLAY_REPLAY_FOLDER")
+    return named if os.path.isdir(named) else None  # noqa: PTH112 -- text
+
+
 def _of_fork(root: str, pid: int) -> str:
     """Return the folder of a process forked from the one with this folder."""
     return f"{root}{_FORK}{pid}"
@@ -100,7 +106,7 @@ def install(
     is_outside: Callable[[], bool] = lambda: False,
 ) -> World:
     """Install the overlay beneath everything and deny what bypasses it, except where `is_outside` the run."""
-    root = os.path.realpath(tempfile.mkdtemp(prefix="spanreplay-files-"))
+    root = os.path.realpath(tempfile.mkdtemp(prefix="spanreplay-files-", dir=_find_folder()))
     own = own_paths()
     shared = tuple(os.path.join(os.path.realpath(tempfile.gettempdir()), each) for each in _SHARED)  # noqa: PTH118 -- text
     made = overlay.Overlay(root, own, lambda: is_live(run), lambda: session.has_gone_on or is_outside(), shared)
