@@ -195,24 +195,29 @@ def render_golden(chart: Path) -> dict[Path, str]:
     return rendered
 
 
+def _write(files: dict[Path, str], *, is_check: bool) -> list[str]:
+    """Write files that differ, unless it is a check; return their names."""
+    stale = [path for path, content in files.items() if not path.exists() or path.read_text("utf-8") != content]
+    for path in [] if is_check else stale:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(files[path], encoding="utf-8")
+    return [str(path.relative_to(ROOT)) for path in stale]
+
+
 def main(argv: list[str]) -> int:
     """Write the files, or with --check tell which are stale."""
+    is_check = "--check" in argv
     stale = []
     for chart in CHARTS:
+        stale += _write(render(chart), is_check=is_check)  # first: helm renders by this schema
         golden = render_golden(chart)
+        stale += _write(golden, is_check=is_check)
         for path in [*chart.glob("*/rendered/*.yaml")]:
             if path not in golden:
                 stale.append(str(path.relative_to(ROOT)))
-                if "--check" not in argv:
+                if not is_check:
                     path.unlink()
-        for path, content in {**render(chart), **golden}.items():
-            if path.exists() and path.read_text(encoding="utf-8") == content:
-                continue
-            stale.append(str(path.relative_to(ROOT)))
-            if "--check" not in argv:
-                path.parent.mkdir(exist_ok=True)
-                path.write_text(content, encoding="utf-8")
-    if stale and "--check" in argv:
+    if stale and is_check:
         sys.stderr.write(f"stale, run `make docs`: {', '.join(stale)}\n")
         return 1
     return 0

@@ -14,9 +14,18 @@ from spanreplay.model.config import OTLP_GRPC_PORT, OTLP_HTTP_PORT, read_data_di
 from spanreplay.model.errors import SpanreplayError
 from spanreplay_collector import limits
 from spanreplay_collector.collector import Collector, CollectorSettings
-from spanreplay_collector.options import PORT, access_options, add_credentials, read_access, read_store_url
+from spanreplay_collector.options import (
+    PORT,
+    access_options,
+    add_credentials,
+    read_access,
+    read_retention,
+    read_store_url,
+    retention_options,
+)
 from spanreplay_collector.running import run_until_signal, set_up_logging
 from spanreplay_collector.store.deferred import DeferredStore, wait_for_store
+from spanreplay_collector.store.retainer import Retainer
 from spanreplay_collector.store.store import Store
 
 __all__ = ["collect", "migrate"]
@@ -87,6 +96,7 @@ def migrate(url: str | None, wait_s: float, as_json: bool) -> None:
     show_default=True,
     help="Disk limit of the log while the store is unavailable; beyond it senders are told to wait.",
 )
+@retention_options
 @access_options
 @click.option("--json", "is_json", is_flag=True, help="Print one line of JSON when it listens.")
 def collect(data_dir: Path | None, store: str | None, log_mib_max: int, is_json: bool, **options: Any) -> None:
@@ -97,6 +107,7 @@ def collect(data_dir: Path | None, store: str | None, log_mib_max: int, is_json:
     set_up_logging()
     access = {name: options.pop(name) for name in ("tokens_file", "tls_cert", "tls_key", "tls_client_ca")}
     tokens, tls = read_access(**access)
+    retention = read_retention(**{name: options.pop(name) for name in ("keep_days", "drop_failures")})
     settings = CollectorSettings(
         data_dir=data_dir or read_data_dir() / "collector",
         tokens=tokens,
@@ -112,15 +123,18 @@ def collect(data_dir: Path | None, store: str | None, log_mib_max: int, is_json:
 
         def __init__(self) -> None:
             self.collector = Collector(settings, deferred)
+            self._retainer = Retainer(deferred, self.collector.metrics, retention)
 
         async def start(self) -> Collector:
             """Listen."""
             await self.collector.start()
+            self._retainer.start()
             return self.collector
 
         async def stop(self) -> None:
             """Load the waiting records if the store is up, then close it."""
             await self.collector.stop()
+            await asyncio.to_thread(self._retainer.stop)
             await asyncio.to_thread(deferred.close)
 
     def announce(collector: Collector) -> None:

@@ -24,6 +24,7 @@ MEANING: Final[dict[str, str]] = {
     "log_damaged_records_total": "records of the log that could not be read back",
     "loaded_spans_total": "spans handed to the store",
     "kept_apart_spans": "spans that came again with other content since the start; the first stay",
+    "removed_runs_total": "runs removed because of their age",
     "load_retries_total": "loads that failed and were tried again",
     "rejected_records_total": "records that the store refuses for good, kept in the folder `rejected`",
     "phoenix_sent_spans_total": "spans that Phoenix accepted",

@@ -13,8 +13,21 @@ import click
 from spanreplay.model.config import read_setting
 from spanreplay.model.errors import ConfigError
 from spanreplay_collector.receive.auth import TlsFiles, Token, load_tokens
+from spanreplay_collector.store.retainer import Retention
 
-__all__ = ["PORT", "access_options", "add_credentials", "read_access", "read_store_url"]
+__all__ = [
+    "PORT",
+    "access_options",
+    "add_credentials",
+    "read_access",
+    "read_retention",
+    "read_store_url",
+    "retention_options",
+]
+
+KEEP_DAYS_MIN: Final = 2
+"""A collector takes for granted for a day that the store has what it wrote: see `Store._remember`."""
+KEEP_DAYS_MAX: Final = 36_500
 
 PORT: Final = click.IntRange(0, 65535)
 _FILE: Final = click.Path(dir_okay=False, path_type=Path)
@@ -22,7 +35,7 @@ USER_VARIABLE: Final = "SPANREPLAY_STORE_USER"
 PASSWORD_VARIABLE: Final = "SPANREPLAY_STORE_PASSWORD"  # noqa: S105 - the name of a variable
 
 _ACCESS: Final = (
-    click.option("--tokens", "tokens_file", type=_FILE, help="JSON list of {tenant, token or sha256, expires}."),
+    click.option("--tokens", "tokens_file", type=_FILE, help="JSON list of {tenant, token or sha256, expires, erase}."),
     click.option("--tls-cert", type=_FILE, help="PEM certificate; with --tls-key."),
     click.option("--tls-key", type=_FILE, help="PEM private key."),
     click.option("--tls-client-ca", type=_FILE, help="Clients must show a certificate signed by this CA."),
@@ -34,6 +47,16 @@ _ACCESS: Final = (
     ),
 )
 
+_RETENTION: Final = (
+    click.option(
+        "--keep-days",
+        type=click.IntRange(KEEP_DAYS_MIN, KEEP_DAYS_MAX),
+        metavar="N",
+        help="Remove runs that ended more than N days ago, except pinned ones and failures; default: keep everything.",
+    ),
+    click.option("--drop-failures", is_flag=True, help="With --keep-days: remove runs that failed, too."),
+)
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -42,6 +65,20 @@ def access_options(command: Command) -> Command:
     for option in reversed(_ACCESS):
         command = option(command)
     return command
+
+
+def retention_options(command: Command) -> Command:
+    """Add the options that `read_retention` reads."""
+    for option in reversed(_RETENTION):
+        command = option(command)
+    return command
+
+
+def read_retention(*, keep_days: int | None, drop_failures: bool) -> Retention:
+    """Return how long runs are kept. Raises: ConfigError."""
+    if drop_failures and not keep_days:
+        raise ConfigError("--drop-failures goes with --keep-days")
+    return Retention(keep_days or 0, keep_failures=not drop_failures)
 
 
 def read_access(

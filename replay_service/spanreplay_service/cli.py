@@ -19,7 +19,15 @@ from spanreplay.model.config import (
 )
 from spanreplay.model.errors import ConfigError
 from spanreplay.model.how_to_install import install_command
-from spanreplay_collector.options import PORT, access_options, add_credentials, read_access, read_store_url
+from spanreplay_collector.options import (
+    PORT,
+    access_options,
+    add_credentials,
+    read_access,
+    read_retention,
+    read_store_url,
+    retention_options,
+)
 from spanreplay_collector.running import run_until_signal, set_up_logging
 
 if TYPE_CHECKING:
@@ -48,6 +56,7 @@ __all__ = ["serve", "up"]
     metavar="URL",
     help="Store in a ClickHouse server, http://user:password@host:8123/database, instead of here.",
 )
+@retention_options
 @access_options
 @click.option("--json", "is_json", is_flag=True, help="Print one line of JSON when everything is ready.")
 def up(is_json: bool, **options: Any) -> None:
@@ -137,6 +146,8 @@ def build_settings(
     tls_cert: Path | None,
     tls_key: Path | None,
     tls_client_ca: Path | None,
+    keep_days: int | None,
+    drop_failures: bool,
     **same: Any,
 ) -> UpSettings:
     """Build the settings from the command-line options. Raises: ConfigError."""
@@ -151,6 +162,7 @@ def build_settings(
         phoenix_token=os.environ.get("PHOENIX_API_KEY", "") if same["phoenix_url"] else "",
         tokens=tokens,
         tls=tls,
+        retention=read_retention(keep_days=keep_days, drop_failures=drop_failures),
         **same,
     )
 

@@ -22,7 +22,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 from spanreplay.model.errors import AccessDenied, ConfigError, SpanreplayError
 from spanreplay.recording.remote import wire
-from spanreplay_collector.receive.auth import Authenticator
+from spanreplay_collector.receive.auth import Authenticator, Token
 from spanreplay_service.limits import (
     DEADLINE_S_MAX,
     HINT_CHARS_MAX,
@@ -35,12 +35,20 @@ logger = logging.getLogger(__name__)
 
 _OPEN_PREFIX: Final = "/grpc.health.v1.Health/"
 
-_tenant: ContextVar[str] = ContextVar("spanreplay_tenant")
+_token: ContextVar[Token] = ContextVar("spanreplay_token")
 
 
 def current_tenant() -> str:
     """The tenant of the current call. Raises: LookupError outside a call that passed the guard."""
-    return _tenant.get()
+    return _token.get().tenant
+
+
+def check_may_erase() -> None:
+    """Raises: AccessDenied if the token of the current call may not remove runs."""
+    if not _token.get().may_erase:
+        raise AccessDenied(
+            "this token may not erase", hint='use one that the service\'s tokens file gives "erase": true'
+        )
 
 
 async def abort(context: Any, *, status: str, reason: str, message: str, hint: str = "") -> None:
@@ -95,7 +103,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpcio ships no
         values = [v for k, v in handler_call_details.invocation_metadata or () if k == "authorization"]
         authorization = values[0] if len(values) == 1 and isinstance(values[0], str) else None
         try:
-            tenant = self._authenticator.find_tenant(authorization)
+            token = self._authenticator.find_token(authorization)
         except AccessDenied as exc:
             return _deny(  # (2)
                 status="UNAUTHENTICATED",
@@ -104,13 +112,13 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpcio ships no
                 hint="set SPANREPLAY_TOKEN",
             )
         now_s = time.monotonic()
-        if not self._buckets.setdefault(tenant, _Bucket(now_s)).take(now_s):
+        if not self._buckets.setdefault(token.tenant, _Bucket(now_s)).take(now_s):
             return _deny(  # (3)
                 status="RESOURCE_EXHAUSTED",
                 reason=wire.OVERLOADED,
                 message=f"more than {RATE_PER_S_MAX:g} calls a second",
             )
-        _tenant.set(tenant)  # each call runs in its own task and therefore in its own context
+        _token.set(token)  # each call runs in its own task and therefore in its own context
         handler = await continuation(handler_call_details)
         return None if handler is None else self._wrap(handler)
 

@@ -46,3 +46,8 @@ PHOENIX_LOG_BYTES_MAX: Final = 16 * MIB
 # ── The store ───────────────────────────────────────────────────────────────────────────────────────
 STORE_WAIT_S_MAX: Final = 600.0
 """How long `spanreplay serve` waits for a store that does not answer or has no tables before it gives up."""
+
+ERASED_MAX: Final = 1_000
+"""Maximum number of runs, of users and of sessions in one request to erase."""
+REASON_CHARS_MAX: Final = 1_000
+"""Characters of the reason for a pin."""

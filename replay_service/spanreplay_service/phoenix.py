@@ -243,6 +243,10 @@ class PhoenixSink:
         )
         return deep_link(self._url, root.span_id)
 
+    def forget(self, trace_ids: Sequence[str]) -> bool:
+        """Remove these traces from Phoenix; return whether none is shown any more."""
+        return self._annotator.delete_traces(trace_ids)
+
 
 def find_first_divergence(report: Mapping[str, Any]) -> Mapping[str, Any]:
     """The first divergence that is not downstream, else the first one; empty if the report has none; pure."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final, Protocol
 
 from spanreplay.model.call import RootRecord
@@ -22,6 +22,10 @@ class VerdictSink(Protocol):
 
     def report(self, *, root: RootRecord, replay_run_id: str, verdict: str, report: dict[str, Any]) -> str:
         """Show a verdict on the run of a root span; return the URL where it can be seen."""
+        ...
+
+    def forget(self, trace_ids: Sequence[str]) -> bool:
+        """Remove these traces; return whether none is shown any more."""
         ...
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from typing import Any, Final, Protocol, TypeVar
@@ -22,8 +22,15 @@ from spanreplay.recording.otlp import otlp
 from spanreplay.recording.remote import wire
 from spanreplay.v1 import replay_pb2 as pb
 from spanreplay.v1 import replay_pb2_grpc
-from spanreplay_service.guard import abort, current_tenant
-from spanreplay_service.limits import EXPORT_PIECE_BYTES, FRESHEN_MISSING_S_MAX, FRESHEN_S_MAX, IMPORT_BYTES_MAX
+from spanreplay_service.guard import abort, check_may_erase, current_tenant
+from spanreplay_service.limits import (
+    ERASED_MAX,
+    EXPORT_PIECE_BYTES,
+    FRESHEN_MISSING_S_MAX,
+    FRESHEN_S_MAX,
+    IMPORT_BYTES_MAX,
+    REASON_CHARS_MAX,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +67,32 @@ class RunStore(Protocol):
 
     def count_apart(self, tenant: str, run_id: str) -> int:
         """Number of a run's records kept apart because they arrived later with different content."""
+        ...
+
+    def pin(self, tenant: str, run_id: str, *, is_pinned: bool = True, reason: str = "") -> str:
+        """Keep a run whatever its age, or no longer; return its whole id. Raises: RunNotFound, AmbiguousRun."""
+        ...
+
+    def find_related(
+        self, tenant: str, *, run_ids: Iterable[str] = (), users: Sequence[str] = (), sessions: Sequence[str] = ()
+    ) -> list[str]:
+        """Find these runs and those of the users and sessions, with their replays and child processes' runs."""
+        ...
+
+    def erase(self, tenant: str, run_ids: Sequence[str]) -> list[str]:
+        """Remove these runs for good; later records of theirs are not stored. Return the ids of their traces."""
+        ...
+
+    def is_erased(self, tenant: str, run_id: str) -> bool:
+        """Whether a run was erased."""
+        ...
+
+
+class TraceSink(Protocol):
+    """What shows the traces of runs; its method blocks and is called from a thread."""
+
+    def forget(self, trace_ids: Sequence[str]) -> bool:
+        """Remove these traces; return whether none is shown any more."""
         ...
 
 
@@ -148,6 +181,30 @@ class RunAccess:
         """Store a `.replay` file as a tenant's run."""
         return await self.in_thread(self._import, tenant, content)
 
+    async def pin(self, tenant: str, run_id: str, *, is_pinned: bool, reason: str) -> str:
+        """Keep a tenant's run whatever its age, or no longer; return its whole id."""
+        return await self._find(
+            lambda owner, text: self._store.pin(owner, normalize_run_id(text), is_pinned=is_pinned, reason=reason),
+            tenant,
+            run_id,
+        )
+
+    async def find_related(self, tenant: str, request: pb.EraseRequest) -> list[str]:
+        """Find all runs that a request to erase concerns. Raises: RunNotFound if it names one that is not there."""
+        named = [await self._find(self._resolve, tenant, run_id) for run_id in request.run_ids]
+        await self._read_own_writes()
+        users, sessions = list(request.user_ids), list(request.session_ids)
+        return await self.in_thread(
+            lambda: self._store.find_related(tenant, run_ids=named, users=users, sessions=sessions)
+        )
+
+    async def erase(self, tenant: str, run_ids: Sequence[str]) -> list[str]:
+        """Remove a tenant's runs for good; return the ids of their traces."""
+        return await self.in_thread(self._store.erase, tenant, run_ids)
+
+    def _resolve(self, tenant: str, text: str) -> str:
+        return self._store.resolve_run_id(tenant, normalize_run_id(text))
+
     def _read(self, tenant: str, text: str) -> tuple[str, list[bytes]]:
         run_id = normalize_run_id(text)
         if len(run_id) < RUN_ID_CHARS:  # a full id needs no extra query: reading raises if it doesn't exist
@@ -177,6 +234,11 @@ class RunAccess:
         spans = [span for request in requests for span in otlp.iter_spans(request)]
         if any(span.run_id not in ("", found.run_id) for span in spans):
             raise ForeignFile(f"the file names run {found.run_id} and holds spans of another run")
+        if self._store.is_erased(tenant, found.run_id):
+            raise SourceError(
+                f"run {found.run_id} was erased here, so it is not stored again",
+                hint="replay the file itself: spanreplay replay FILE -- CMD",
+            )
         # (3) Equal content gets an equal token, so the store takes it once; an existing run stays unchanged.
         apart = len(spans) - self._store.load(tenant, found.payloads, f"import-{found.sha256}")
         if apart:
@@ -188,10 +250,11 @@ class RunAccess:
 
 
 class RunsServicer(replay_pb2_grpc.RunsServicer):
-    """Search, Get, Export, Import, Drift."""
+    """Search, Get, Export, Import, Drift, Pin, Erase."""
 
-    def __init__(self, runs: RunAccess, phoenix_url: Callable[[], str]) -> None:
+    def __init__(self, runs: RunAccess, phoenix_url: Callable[[], str], sink: TraceSink | None = None) -> None:
         self._runs = runs
+        self._sink = sink
         self._phoenix_url = phoenix_url
 
     async def Search(self, request: pb.SearchRequest, context: Any) -> pb.SearchResponse:  # noqa: N802 - gRPC's name
@@ -217,6 +280,28 @@ class RunsServicer(replay_pb2_grpc.RunsServicer):
         """Find model requests that were answered by more than one serving stack or have more than one output."""
         found = await self._runs.scan_drift(current_tenant(), wire.drift_query_from_message(request))
         return wire.drift_to_message(found)
+
+    async def Pin(self, request: pb.PinRequest, context: Any) -> pb.PinResponse:  # noqa: N802 - gRPC's name
+        """Keep a run whatever its age, or no longer."""
+        reason = request.reason[:REASON_CHARS_MAX]
+        found = await self._runs.pin(current_tenant(), request.run_id, is_pinned=not request.unpin, reason=reason)
+        return pb.PinResponse(run_id=found)
+
+    async def Erase(self, request: pb.EraseRequest, context: Any) -> pb.EraseResponse:  # noqa: N802 - gRPC's name
+        """Remove runs for good, or only find them."""
+        tenant = current_tenant()
+        check_may_erase()
+        named = (request.run_ids, request.user_ids, request.session_ids)
+        if not any(named) or any(len(each) > ERASED_MAX for each in named) or not all(map(all, named)):
+            raise ConfigError(f"name 1 to {ERASED_MAX} runs, users or sessions, none of them empty")
+        found = await self._runs.find_related(tenant, request)
+        is_shown = bool(self._phoenix_url())
+        if found and not request.is_trial:
+            traces = await self._runs.erase(tenant, found)
+            logger.info("erased %d runs of tenant %r", len(found), tenant)
+            if self._sink is not None:
+                is_shown = not await self._runs.in_thread(self._sink.forget, traces)
+        return pb.EraseResponse(run_ids=found, is_shown=is_shown)
 
     async def Export(self, request: pb.ExportRequest, context: Any) -> AsyncIterator[pb.ExportResponse]:  # noqa: N802 - gRPC's name
         """Stream a run's `.replay` file in pieces."""

@@ -107,7 +107,7 @@ class ReplayServer:
         self._pool = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="spanreplay-service")
         runs = RunAccess(self._store, self._pool, self._freshen)
         replay_pb2_grpc.add_ReplayServicer_to_server(ReplayServicer(runs, self._sink), server)
-        replay_pb2_grpc.add_RunsServicer_to_server(RunsServicer(runs, lambda: self.phoenix_url), server)
+        replay_pb2_grpc.add_RunsServicer_to_server(RunsServicer(runs, lambda: self.phoenix_url, self._sink), server)
         self._health = health_aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         await server.start()

@@ -10,7 +10,7 @@ import shlex
 import stat
 from collections.abc import Callable
 from contextlib import AbstractContextManager, AsyncExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +20,7 @@ from spanreplay.model.how_to_install import install_command
 from spanreplay.model.private import make_private
 from spanreplay_collector.collector import Collector, CollectorSettings
 from spanreplay_collector.receive.auth import TlsFiles, Token, check_exposure
+from spanreplay_collector.store.retainer import Retainer, Retention
 from spanreplay_collector.store.store import Store
 from spanreplay_service.limits import PHOENIX_READY_S_MAX
 from spanreplay_service.listen import join_address
@@ -52,6 +53,7 @@ class UpSettings:
     tokens: tuple[Token, ...] = ()
     tls: TlsFiles | None = None
     is_plaintext_allowed: bool = False
+    retention: Retention = field(default_factory=Retention)
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,9 @@ class Up:
             collector = Collector(self._collector_settings(data_dir, phoenix_url), store)
             await collector.start()
             parts.push_async_callback(collector.stop)
+            retainer = Retainer(store, collector.metrics, settings.retention)
+            retainer.start()
+            parts.push_async_callback(asyncio.to_thread, retainer.stop)
             sink = PhoenixSink(phoenix_url, self._phoenix_token) if phoenix_url else None
             server = ReplayServer(store, self._server_settings(phoenix_url), sink=sink, freshen=collector.flush)
             await server.start()

@@ -163,5 +163,25 @@ def test_every_stored_file_is_free_of_the_api_key(shipped: Workplace, up: UpServ
     assert [str(p) for p in files if key.encode() in p.read_bytes()] == []
 
 
+def test_c9_an_erased_run_is_shown_no_more(shipped: Workplace, up: UpServer) -> None:
+    """Neither its calls nor its root span are in Phoenix afterwards."""
+    shipped.record(AGENTS / "openai_agent.py", "tools", SPANREPLAY_APP="erased")
+    url = f"{up.phoenix_url}/v1/projects/erased/spans"
+    run_id = next(r["run_id"] for r in json.loads(cli(shipped, "ls", "--json")) if r["app"] == "erased")
+    calls = json.loads(cli(shipped, "show", run_id, "--json"))["calls"]
+    deadline = time.monotonic() + DEADLINE_S
+    shown: list[object] = []
+    while len(shown) <= len(calls) and time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(url, timeout=30) as answer:
+                shown = json.load(answer)["data"]
+        except OSError:
+            time.sleep(0.5)  # the project appears with its first span
+    assert len(shown) > len(calls)
+    assert cli(shipped, "erase", run_id, "--yes").split() == [run_id]
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        assert json.load(answer)["data"] == []
+
+
 if not find_chromium():
     pytestmark.append(pytest.mark.skip(reason="no Chromium: apt-get install chromium"))

@@ -7,6 +7,7 @@ import contextlib
 import json
 import socket
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import grpc
@@ -148,6 +149,11 @@ class Sink:
 
     def __init__(self) -> None:
         self.seen: list[dict[str, Any]] = []
+
+    def forget(self, trace_ids: Sequence[str]) -> bool:
+        """Remember which traces were removed."""
+        self.forgotten = list(trace_ids)
+        return True
 
     def report(self, *, root: RootRecord, replay_run_id: str, verdict: str, report: dict[str, Any]) -> str:
         """Keep one verdict."""

@@ -8,7 +8,9 @@ import os
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from spanreplay.model import errors
 from spanreplay.model.call import Recording
 from spanreplay.model.config import CALL_BATCH_ITEMS
-from spanreplay.recording.catalog import RunQuery, summarize
+from spanreplay.recording import bundle
+from spanreplay.recording.catalog import Erasure, RunQuery, summarize
 from spanreplay.recording.remote.client import AsyncServiceClient, ServiceCatalog
 from support.runs import make_payload, make_recording, make_run_id
 from support.up_server import UpServer, command, start_up
@@ -232,6 +235,68 @@ def test_r6_tokens_guard_both_ways_in(tmp_path: Path) -> None:
             assert client.load(make_run_id(1)) == other
         with ServiceCatalog(running.endpoint, "a-token") as client:
             assert client.load(make_run_id(1)) == RECORDINGS[0]
+
+
+def test_c9_only_a_token_that_may_erase_erases(tmp_path: Path) -> None:
+    """An agent's token can't remove what it recorded, and nobody another tenant's runs."""
+    tokens = tmp_path / "tokens.json"
+    entries = [
+        {"tenant": "acme", "token": "agent"},
+        {"tenant": "acme", "token": "officer", "erase": True},
+        {"tenant": "other", "token": "o-officer", "erase": True},
+    ]
+    tokens.write_text(json.dumps(entries), encoding="utf-8")
+    chosen = Erasure(user_ids=("u-7",))
+    with start_up(tmp_path, arguments=("--tokens", str(tokens))) as running:
+        for recording in RECORDINGS:
+            running.export(make_payload(recording), token="agent")
+        with ServiceCatalog(running.endpoint, "agent") as client:
+            assert client.pin(make_run_id(1), reason="ticket") == make_run_id(1)
+            before = client.search(RunQuery())
+            with pytest.raises(errors.AccessDenied, match="may not erase"):
+                client.erase(chosen)
+        with ServiceCatalog(running.endpoint, "o-officer") as client:
+            assert client.erase(chosen).run_ids == ()
+        with ServiceCatalog(running.endpoint, "officer") as client:
+            with pytest.raises(errors.ConfigError, match="none of them empty"):
+                client.erase(Erasure(user_ids=("",)))
+            assert client.search(RunQuery()) == before
+            found = client.erase(chosen, is_trial=True)
+            assert client.search(RunQuery()) == before
+            erased = client.erase(chosen)
+            assert set(erased.run_ids) == set(found.run_ids) == {make_run_id(1), make_run_id(3)}
+            assert {s.root.run_id for s in client.search(RunQuery())} == {make_run_id(2)}
+            running.export(make_payload(RECORDINGS[0]), token="agent")
+            with pytest.raises(errors.RunNotFound):
+                client.load(make_run_id(1))
+            with pytest.raises(errors.SourceError, match="was erased here"):
+                client.import_bundle(bundle.pack(make_run_id(1), [make_payload(RECORDINGS[0])]))
+
+
+def test_s45_a_service_removes_what_is_old(tmp_path: Path) -> None:
+    """With --keep-days old runs go at the start, pinned ones and failures stay."""
+    now_ns = time.time_ns()
+    old_ns = now_ns - 10 * 86_400 * 10**9
+    old, pinned, new = (_aged(number, at_ns) for number, at_ns in enumerate((old_ns, old_ns, now_ns)))
+    with start_up(tmp_path) as running:
+        for recording in (old, pinned, new):
+            running.export(make_payload(recording))
+        with ServiceCatalog(running.endpoint) as client:
+            client.pin(pinned.run_id)
+            assert len(client.search(RunQuery())) == 3
+    with start_up(tmp_path, arguments=("--keep-days", "5")) as running, ServiceCatalog(running.endpoint) as client:
+        for _ in range(600):
+            if len(found := client.search(RunQuery())) == 2:
+                break
+            time.sleep(0.1)  # the pass runs beside the service
+        assert {s.root.run_id for s in found} == {pinned.run_id, new.run_id}
+        assert client.load(pinned.run_id) == pinned
+
+
+def _aged(number: int, at_ns: int) -> Recording:
+    run_id = f"{at_ns // 1_000_000:012x}70008{number:015x}"
+    made = make_recording(run_id, start_ns=at_ns, end_ns=at_ns + 9)
+    return replace(made, calls=tuple(replace(call, start_ns=at_ns, end_ns=at_ns + 5) for call in made.calls))
 
 
 def test_one_token_from_the_environment(tmp_path: Path) -> None:

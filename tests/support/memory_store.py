@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -43,6 +43,31 @@ class MemoryStore:
         """Return 0: this store keeps nothing apart."""
         del tenant, run_id
         return 0
+
+    def pin(self, tenant: str, run_id: str, *, is_pinned: bool = True, reason: str = "") -> str:
+        """Return the run's id: this store removes nothing by age."""
+        del is_pinned, reason
+        return self.resolve_run_id(tenant, run_id)
+
+    def find_related(
+        self, tenant: str, *, run_ids: Iterable[str] = (), users: Sequence[str] = (), sessions: Sequence[str] = ()
+    ) -> list[str]:
+        """Return these runs and those of the users and sessions."""
+        every = self.search(tenant, RunQuery(include_replays=True, limit=1000))
+        of_people = [s.root.run_id for s in every if s.root.user_id in users or s.root.session_id in sessions]
+        return sorted({*run_ids, *of_people})
+
+    def erase(self, tenant: str, run_ids: Sequence[str]) -> list[str]:
+        """Remove these runs."""
+        with self._lock:
+            for run_id in run_ids:
+                self._runs.pop((tenant, run_id), None)
+        return []
+
+    def is_erased(self, tenant: str, run_id: str) -> bool:
+        """Return False: this store forgets what it erased."""
+        del tenant, run_id
+        return False
 
     def resolve_run_id(self, tenant: str, prefix: str) -> str:
         """Return the one run that a prefix identifies."""

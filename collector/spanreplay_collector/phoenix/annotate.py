@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from spanreplay.model.errors import AccessDenied, ServiceError, ServiceUnavailable
@@ -13,6 +14,9 @@ IDENTIFIER: Final = "replay:latest"
 """Constant: a second identifier would make Phoenix show a mean instead of the label."""
 _TIMEOUT_S: Final = 10.0
 _EXPLANATION_CHARS_MAX: Final = 4000
+_NOT_THERE: Final = 404
+
+logger = logging.getLogger(__name__)
 
 
 class PhoenixAnnotator:
@@ -52,6 +56,21 @@ class PhoenixAnnotator:
             raise AccessDenied("Phoenix refuses the token", hint="give it PHOENIX_ADMIN_SECRET or an API key")
         if not reply.is_ok:
             raise ServiceError(f"Phoenix answered {reply.status} to an annotation")
+
+    def delete_traces(self, trace_ids: Sequence[str]) -> bool:
+        """Delete traces; return whether Phoenix has none of them any more. What it refuses is logged."""
+        try:
+            for trace_id in trace_ids:
+                reply = self._client.request("DELETE", f"/v1/traces/{trace_id}")
+                if not reply.is_ok and reply.status != _NOT_THERE:
+                    logger.warning("Phoenix answered %d when a trace was to be deleted", reply.status)
+                    return False
+        except OSError as exc:
+            logger.warning("Phoenix does not answer at %s: %s", self._client.base, exc)
+            return False
+        finally:
+            self._client.close()
+        return True
 
 
 def _build(span_id: str, name: str, label: str, explanation: str, metadata: Mapping[str, Any]) -> dict[str, Any]:

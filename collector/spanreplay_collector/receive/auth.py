@@ -26,15 +26,24 @@ class Token:
     tenant: str
     sha256: bytes = field(repr=False)
     expires_at_s: float | None = None
+    may_erase: bool = False
+    """Whether it may remove recorded runs; an agent's token should not."""
 
     def __post_init__(self) -> None:
         if not 0 < len(self.tenant.encode()) <= limits.TENANT_BYTES_MAX:
             raise ConfigError(f"a tenant's name has 1 to {limits.TENANT_BYTES_MAX} bytes, not {self.tenant[:40]!r}")
 
     @classmethod
-    def of(cls, secret: str, tenant: str = DEFAULT_TENANT, *, expires_at_s: float | None = None) -> Token:
+    def of(
+        cls,
+        secret: str,
+        tenant: str = DEFAULT_TENANT,
+        *,
+        expires_at_s: float | None = None,
+        may_erase: bool = False,
+    ) -> Token:
         """Create a token from a secret."""
-        return cls(tenant, hashlib.sha256(secret.encode()).digest(), expires_at_s)
+        return cls(tenant, hashlib.sha256(secret.encode()).digest(), expires_at_s, may_erase)
 
 
 @dataclass(frozen=True)
@@ -58,12 +67,16 @@ class Authenticator:
         return not self._tokens
 
     def find_tenant(self, authorization: str | None) -> str:
-        """The tenant of an Authorization header. Raises: AccessDenied.
+        """The tenant of an Authorization header. Raises: AccessDenied."""
+        return self.find_token(authorization).tenant
+
+    def find_token(self, authorization: str | None) -> Token:
+        """The token of an Authorization header; if none is needed, one that may do everything. Raises: AccessDenied.
 
         Every token is compared, in constant time, so that the response time reveals nothing.
         """
         if not self._tokens:
-            return DEFAULT_TENANT
+            return Token(DEFAULT_TENANT, b"", may_erase=True)
         scheme, _, secret = (authorization or "").strip().partition(" ")
         if scheme.lower() != "bearer" or not secret.strip():
             raise AccessDenied("a bearer token is required", hint="set OTEL_EXPORTER_OTLP_HEADERS")
@@ -76,11 +89,13 @@ class Authenticator:
             raise AccessDenied("the bearer token is not known here")
         if found.expires_at_s is not None and time.time() >= found.expires_at_s:
             raise AccessDenied("the bearer token has expired")
-        return found.tenant
+        return found
 
 
 def load_tokens(path: Path) -> tuple[Token, ...]:
-    """Load tokens from a JSON file: a list of {"tenant", "token" or "sha256", optional "expires" (ISO 8601)}.
+    """Load tokens from a JSON file: a list of {"tenant", "token" or "sha256", optional "expires", "erase"}.
+
+    `expires` is ISO 8601; `erase` is true for a token that may remove runs.
 
     Raises: ConfigError, naming the invalid entry.
     """
@@ -99,12 +114,16 @@ def _read_entry(entry: object, where: str) -> Token:
     try:
         expires = entry.get("expires")
         expires_at_s = datetime.fromisoformat(str(expires).replace("Z", "+00:00")).timestamp() if expires else None
+        may_erase = entry.get("erase", False)
+        if not isinstance(may_erase, bool):
+            raise ValueError("erase is not true or false")
         if "sha256" in entry:
             digest = bytes.fromhex(str(entry["sha256"]))
             if len(digest) != 32:
                 raise ValueError("sha256 is not 64 hexadecimal digits")
-            return Token(str(entry["tenant"]), digest, expires_at_s)
-        return Token.of(str(entry["token"]), str(entry["tenant"]), expires_at_s=expires_at_s)
+            return Token(str(entry["tenant"]), digest, expires_at_s, may_erase)
+        secret, tenant = str(entry["token"]), str(entry["tenant"])
+        return Token.of(secret, tenant, expires_at_s=expires_at_s, may_erase=may_erase)
     except (KeyError, ValueError) as exc:
         raise ConfigError(f"{where} cannot be used: {exc!r}", hint='it needs "tenant" and "token"') from exc
 

@@ -10,6 +10,7 @@ from typing import Final
 
 from spanreplay.model.errors import NewerSchema, StoreError
 from spanreplay_collector.store.engine import parse_address
+from spanreplay_collector.store.retention import Retained
 from spanreplay_collector.store.store import Store
 
 __all__ = ["DeferredStore", "open_migrated", "wait_for_store"]
@@ -51,6 +52,10 @@ class DeferredStore:
     def load(self, tenant: str, payloads: Sequence[bytes], token: str) -> int:
         """Store requests and count their spans. Raises: StoreError while the store is unavailable or not migrated."""
         return self._opened().load(tenant, payloads, token)
+
+    def remove_older(self, before_ns: int, *, keep_failures: bool = True) -> Retained:
+        """Remove runs that ended before a time, unless pinned. Raises: StoreError while the store is unavailable."""
+        return self._opened().remove_older(before_ns, keep_failures=keep_failures)
 
     def ping(self) -> None:
         """Return if the store answers and has its tables. Raises: StoreError."""

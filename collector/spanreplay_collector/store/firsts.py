@@ -72,6 +72,18 @@ class Sorted:
     apart: list[Row] = field(default_factory=list)
     apart_runs: dict[str, int] = field(default_factory=dict)
 
+    def without(self, run_ids: frozenset[bytes]) -> Sorted:
+        """The same rows, except those of these runs."""
+        if not run_ids:
+            return self
+        spans, boundaries, apart = (
+            [row for row in rows if row[_RUN] not in run_ids] for rows in (self.spans, self.boundaries, self.apart)
+        )
+        apart_runs = {
+            run_id: count for run_id, count in self.apart_runs.items() if bytes.fromhex(run_id) not in run_ids
+        }
+        return Sorted(spans, boundaries, apart, apart_runs)
+
     @property
     def apart_spans(self) -> int:
         """Number of records kept apart, including those beyond the limit."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from clickhouse_connect.driver.client import Client
@@ -13,7 +14,7 @@ from clickhouse_connect.driver.client import Client
 from spanreplay.model.errors import ConfigError, RunNotFound, StoreError
 from spanreplay.recording.catalog import RunQuery, RunSummary
 from spanreplay.recording.model_drift import DriftQuery, DriftScan
-from spanreplay_collector.store import drift, search
+from spanreplay_collector.store import drift, retention, search
 from spanreplay_collector.store import migrate as migrations
 from spanreplay_collector.store.address import join
 from spanreplay_collector.store.engine import Engine, parse_address
@@ -36,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 KNOWN_BLOBS_MAX: Final = 100_000
 """Stored blobs remembered, so that a history resent in the next load is not written again."""
+KNOWN_BLOBS_S_MAX: Final = 86_400.0
+"""They are remembered for less time than retention keeps a run after its last span, which another process may run."""
 INSERT_BYTES_MAX: Final = 32 * 1024 * 1024
 """Bytes of blobs in one INSERT; a larger load is written in several."""
 TENANT_CHARS_MAX: Final = 128
@@ -71,12 +74,14 @@ class Store:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._known_blobs: OrderedDict[tuple[str, bytes, bytes], None] = OrderedDict()
+        self._known_blobs: OrderedDict[tuple[str, bytes, bytes], float] = OrderedDict()
         self._known_lock = threading.Lock()
         # A load reads the stored records before it inserts: no other load may run in between.
         self._load_lock = threading.Lock()
         self.apart_spans = 0
         """Number of records that this object kept apart; see `firsts`."""
+        self.erased_spans = 0
+        """Number of records that this object dropped because their run was erased."""
 
     @classmethod
     def open(cls, url: str) -> Store:
@@ -119,6 +124,7 @@ class Store:
         """Store the spans of serialised ExportTraceServiceRequests; return how many of them the store has now.
 
         A large load is stored in parts to bound memory; if it is interrupted, the first parts remain.
+        Records of an erased run are dropped, and not counted in the result.
         The first final record of a span stays. A later one with different content is kept apart, reported in
         the log and not counted in the result. An equal one changes nothing, whatever its token. Loading again
         under the same token changes nothing, even after a crash at any point: the token must name the content
@@ -138,14 +144,17 @@ class Store:
     def _load_batch(self, tenant: str, batch: Batch, token: str) -> int:
         stored: list[tuple[str, bytes, bytes]] = []
         rows: list[Row] = []
+        now_s = time.monotonic()
         for run_id, bodies in batch.blobs.items():
             day = day_of_run(run_id)
             for part, body in bodies.items():
-                if (tenant, run_id, part) not in self._known_blobs:
+                if self._known_blobs.get((tenant, run_id, part), 0.0) < now_s:
                     rows.append((tenant, run_id, day, part, body))
                     stored.append((tenant, run_id, part))
         with self._load_lock, self._engine.client() as client:
-            firsts = sort_batch(client, tenant, batch)
+            erased = retention.find_erased(client, tenant, batch.blobs)
+            rows = [row for row in rows if row[1] not in erased]
+            firsts = sort_batch(client, tenant, batch).without(erased)
             # Blobs first: a reader must never see a span whose parts are missing. Boundaries last:
             # they make the run findable.
             for number, chunk in enumerate(_chunks(rows)):
@@ -157,9 +166,13 @@ class Store:
             ):
                 if inserted:
                     _insert(client, table, columns, inserted, token)
-        self._remember(stored)
+        self._remember(stored, erased)
         self._say_apart(tenant, firsts)
-        return len(batch.spans) - firsts.apart_spans
+        dropped = sum(row[1] in erased for row in batch.spans) if erased else 0
+        if dropped:
+            self.erased_spans += dropped
+            logger.info("%d records of tenant %r are not stored: their runs were erased", dropped, tenant)
+        return len(batch.spans) - firsts.apart_spans - dropped
 
     def count_apart(self, tenant: str, run_id: str) -> int:
         """Number of a run's records that were kept apart because they arrived later; they are not part of the run."""
@@ -204,6 +217,47 @@ class Store:
         with self._engine.client() as client:
             return drift.scan_drift(client, _checked_tenant(tenant), query)
 
+    def pin(self, tenant: str, run_id: str, *, is_pinned: bool = True, reason: str = "") -> str:
+        """Keep a run whatever its age, or no longer; return its whole id. Raises: RunNotFound, AmbiguousRun."""
+        found = self.resolve_run_id(tenant, run_id)
+        with self._engine.client() as client:
+            retention.pin(client, tenant, [bytes.fromhex(found)], is_pinned=is_pinned, reason=reason)
+        return found
+
+    def find_related(
+        self, tenant: str, *, run_ids: Iterable[str] = (), users: Sequence[str] = (), sessions: Sequence[str] = ()
+    ) -> list[str]:
+        """Find these runs and those of the users and sessions, with their replays and child processes' runs."""
+        named = [bytes.fromhex(run_id) for run_id in run_ids]
+        with self._engine.client() as client:
+            found = retention.find_related(
+                client, _checked_tenant(tenant), run_ids=named, users=users, sessions=sessions
+            )
+        return [run_id.hex() for run_id in found]
+
+    def erase(self, tenant: str, run_ids: Sequence[str]) -> list[str]:
+        """Remove these runs for good, pinned or not; return the ids of their traces.
+
+        Records of theirs that arrive later are not stored.
+        """
+        with self._load_lock, self._engine.client() as client:
+            traces = retention.erase(client, _checked_tenant(tenant), [bytes.fromhex(run_id) for run_id in run_ids])
+        self._forget_blobs()
+        return sorted(trace.hex() for trace in traces)
+
+    def is_erased(self, tenant: str, run_id: str) -> bool:
+        """Whether a run was erased."""
+        with self._engine.client() as client:
+            return bool(retention.find_erased(client, _checked_tenant(tenant), [bytes.fromhex(run_id)]))
+
+    def remove_older(self, before_ns: int, *, keep_failures: bool = True) -> retention.Retained:
+        """Remove the runs of all tenants whose last span ended before a time, unless pinned; see `retention`."""
+        with self._engine.client() as client:
+            retention.erase_again(client)
+            removed = retention.remove_older(client, before_ns, keep_failures=keep_failures)
+        self._forget_blobs()
+        return removed
+
     def close(self) -> None:
         """Release every connection; idempotent."""
         self._engine.close()
@@ -219,9 +273,14 @@ class Store:
                 spans,
             )
 
-    def _remember(self, stored: list[tuple[str, bytes, bytes]]) -> None:
+    def _forget_blobs(self) -> None:
         with self._known_lock:
-            self._known_blobs.update(dict.fromkeys(stored))
+            self._known_blobs.clear()
+
+    def _remember(self, stored: list[tuple[str, bytes, bytes]], erased: frozenset[bytes]) -> None:
+        until_s = time.monotonic() + KNOWN_BLOBS_S_MAX
+        with self._known_lock:
+            self._known_blobs.update(dict.fromkeys((part for part in stored if part[1] not in erased), until_s))
             while len(self._known_blobs) > KNOWN_BLOBS_MAX:
                 self._known_blobs.popitem(last=False)
 

@@ -36,6 +36,8 @@ COMMANDS: Final = {
     "drift": ("drift", "Find models that answer equal requests differently than before"),
     "report": ("report", "Show a replay's verdict in another format"),
     "export": ("export", "Write a run to a .replay file"),
+    "pin": ("keeping.pin", "Keep a run at a service, whatever its age"),
+    "erase": ("keeping.erase", "Remove runs for good: by id, user, session or age"),
     "verify": ("verify", "Check that runs are unchanged since they were recorded"),
     "import": ("import_", "Import a .replay file, spans as JSON, or cassettes of vcrpy"),
     "doctor": ("doctor", "Check what would be recorded, and what prevents it"),

@@ -21,7 +21,7 @@ _TRACE: Final = re.compile(r"(?:[0-9a-f]{2}-)?([0-9a-f]{32})(?:-[0-9a-f]{16}-[0-
 WITHIN_NS: Final = 30 * 60 * 1_000_000_000
 
 
-def _redacted(text: str) -> str:
+def redact_name(text: str) -> str:
     """Redact a text with this directory's key: recordings store a user's e-mail address as its token."""
     named = config.read_setting("SPANREPLAY_REDACT_KEY")
     path = Path(named) if named else config.read_data_dir() / "redact.key"
@@ -35,7 +35,7 @@ def _redacted(text: str) -> str:
 def search(catalog: Catalog, query: RunQuery) -> list[RunSummary]:
     """Find matching runs, newest first; user and session are also searched for in their redacted form."""
     found = catalog.search(query)
-    redacted = replace(query, user_id=_redacted(query.user_id), session_id=_redacted(query.session_id))
+    redacted = replace(query, user_id=redact_name(query.user_id), session_id=redact_name(query.session_id))
     if redacted != query:
         found = [*found, *catalog.search(redacted)]
         found.sort(key=lambda s: s.root.start_ns, reverse=True)

@@ -9,7 +9,18 @@ from typing import Final, Protocol
 from spanreplay.model.attributes import UNIT, UNIT_TRACE
 from spanreplay.model.call import Kind, Outcome, Recording, RootRecord
 
-__all__ = ["Catalog", "Imported", "RunQuery", "RunSummary", "find_newest", "is_of_trace", "matches", "summarize"]
+__all__ = [
+    "Catalog",
+    "Erased",
+    "Erasure",
+    "Imported",
+    "RunQuery",
+    "RunSummary",
+    "find_newest",
+    "is_of_trace",
+    "matches",
+    "summarize",
+]
 
 PARENT: Final = "parent"
 """Member of the root's environment: the run and the call that started this process."""
@@ -59,6 +70,28 @@ class Imported:
     spans: int
 
 
+@dataclass(frozen=True)
+class Erasure:
+    """What to erase: runs, and all runs of users and sessions."""
+
+    run_ids: tuple[str, ...] = ()
+    user_ids: tuple[str, ...] = ()
+    session_ids: tuple[str, ...] = ()
+    before_ns: int = 0
+    """If set, also runs that ended before; only in a directory, a service removes by age itself."""
+    with_failures: bool = False
+    """Whether age removes runs, too, that ended in an error."""
+
+
+@dataclass(frozen=True)
+class Erased:
+    """The runs that were erased, with their replays and the runs that their processes started."""
+
+    run_ids: tuple[str, ...]
+    is_shown: bool = False
+    """Whether Phoenix may still show them."""
+
+
 class Catalog(Protocol):
     """A place that holds recordings.
 
@@ -80,6 +113,10 @@ class Catalog(Protocol):
 
     def import_bundle(self, bundle: bytes) -> Imported:
         """Import a `.replay` file; importing it twice is harmless."""
+        ...
+
+    def erase(self, chosen: Erasure, *, is_trial: bool = False) -> Erased:
+        """Remove runs for good, or with `is_trial` only find them. Raises: RunNotFound if one is not there."""
         ...
 
     def close(self) -> None:

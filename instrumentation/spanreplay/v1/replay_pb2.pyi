@@ -634,3 +634,93 @@ class DriftResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["answers", b"answers", "found", b"found", "keys", b"keys", "left_out", b"left_out", "runs", b"runs"]) -> None: ...
 
 global___DriftResponse = DriftResponse
+
+@typing.final
+class PinRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    UNPIN_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    run_id: builtins.str
+    """32 hexadecimal characters, or a prefix of at least 6 that names one run"""
+    unpin: builtins.bool
+    reason: builtins.str
+    """at most 1000 characters"""
+    def __init__(
+        self,
+        *,
+        run_id: builtins.str = ...,
+        unpin: builtins.bool = ...,
+        reason: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["reason", b"reason", "run_id", b"run_id", "unpin", b"unpin"]) -> None: ...
+
+global___PinRequest = PinRequest
+
+@typing.final
+class PinResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    run_id: builtins.str
+    def __init__(
+        self,
+        *,
+        run_id: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["run_id", b"run_id"]) -> None: ...
+
+global___PinResponse = PinResponse
+
+@typing.final
+class EraseRequest(google.protobuf.message.Message):
+    """What to erase; at most 1000 of each."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_IDS_FIELD_NUMBER: builtins.int
+    USER_IDS_FIELD_NUMBER: builtins.int
+    SESSION_IDS_FIELD_NUMBER: builtins.int
+    IS_TRIAL_FIELD_NUMBER: builtins.int
+    is_trial: builtins.bool
+    """find only"""
+    @property
+    def run_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    @property
+    def user_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    @property
+    def session_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        run_ids: collections.abc.Iterable[builtins.str] | None = ...,
+        user_ids: collections.abc.Iterable[builtins.str] | None = ...,
+        session_ids: collections.abc.Iterable[builtins.str] | None = ...,
+        is_trial: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["is_trial", b"is_trial", "run_ids", b"run_ids", "session_ids", b"session_ids", "user_ids", b"user_ids"]) -> None: ...
+
+global___EraseRequest = EraseRequest
+
+@typing.final
+class EraseResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_IDS_FIELD_NUMBER: builtins.int
+    IS_SHOWN_FIELD_NUMBER: builtins.int
+    is_shown: builtins.bool
+    """Phoenix may still show them"""
+    @property
+    def run_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """found, and erased unless it was a trial"""
+
+    def __init__(
+        self,
+        *,
+        run_ids: collections.abc.Iterable[builtins.str] | None = ...,
+        is_shown: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["is_shown", b"is_shown", "run_ids", b"run_ids"]) -> None: ...
+
+global___EraseResponse = EraseResponse

@@ -181,6 +181,16 @@ class RunsStub(object):
                 request_serializer=spanreplay_dot_v1_dot_replay__pb2.DriftRequest.SerializeToString,
                 response_deserializer=spanreplay_dot_v1_dot_replay__pb2.DriftResponse.FromString,
                 _registered_method=True)
+        self.Pin = channel.unary_unary(
+                '/spanreplay.v1.Runs/Pin',
+                request_serializer=spanreplay_dot_v1_dot_replay__pb2.PinRequest.SerializeToString,
+                response_deserializer=spanreplay_dot_v1_dot_replay__pb2.PinResponse.FromString,
+                _registered_method=True)
+        self.Erase = channel.unary_unary(
+                '/spanreplay.v1.Runs/Erase',
+                request_serializer=spanreplay_dot_v1_dot_replay__pb2.EraseRequest.SerializeToString,
+                response_deserializer=spanreplay_dot_v1_dot_replay__pb2.EraseResponse.FromString,
+                _registered_method=True)
 
 
 class RunsServicer(object):
@@ -221,6 +231,20 @@ class RunsServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Pin(self, request, context):
+        """Keeps a run whatever its age, or no longer.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Erase(self, request, context):
+        """Removes runs for good, with their replays and the runs that their processes started. Needs a token that may erase.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_RunsServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -248,6 +272,16 @@ def add_RunsServicer_to_server(servicer, server):
                     servicer.Drift,
                     request_deserializer=spanreplay_dot_v1_dot_replay__pb2.DriftRequest.FromString,
                     response_serializer=spanreplay_dot_v1_dot_replay__pb2.DriftResponse.SerializeToString,
+            ),
+            'Pin': grpc.unary_unary_rpc_method_handler(
+                    servicer.Pin,
+                    request_deserializer=spanreplay_dot_v1_dot_replay__pb2.PinRequest.FromString,
+                    response_serializer=spanreplay_dot_v1_dot_replay__pb2.PinResponse.SerializeToString,
+            ),
+            'Erase': grpc.unary_unary_rpc_method_handler(
+                    servicer.Erase,
+                    request_deserializer=spanreplay_dot_v1_dot_replay__pb2.EraseRequest.FromString,
+                    response_serializer=spanreplay_dot_v1_dot_replay__pb2.EraseResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -386,6 +420,60 @@ class Runs(object):
             '/spanreplay.v1.Runs/Drift',
             spanreplay_dot_v1_dot_replay__pb2.DriftRequest.SerializeToString,
             spanreplay_dot_v1_dot_replay__pb2.DriftResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Pin(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/spanreplay.v1.Runs/Pin',
+            spanreplay_dot_v1_dot_replay__pb2.PinRequest.SerializeToString,
+            spanreplay_dot_v1_dot_replay__pb2.PinResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Erase(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/spanreplay.v1.Runs/Erase',
+            spanreplay_dot_v1_dot_replay__pb2.EraseRequest.SerializeToString,
+            spanreplay_dot_v1_dot_replay__pb2.EraseResponse.FromString,
             options,
             channel_credentials,
             insecure,

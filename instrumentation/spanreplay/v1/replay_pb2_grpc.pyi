@@ -108,6 +108,18 @@ class RunsStub:
     ]
     """Requests to models that more than one serving stack answered, or that have more than one output."""
 
+    Pin: grpc.UnaryUnaryMultiCallable[
+        spanreplay.v1.replay_pb2.PinRequest,
+        spanreplay.v1.replay_pb2.PinResponse,
+    ]
+    """Keeps a run whatever its age, or no longer."""
+
+    Erase: grpc.UnaryUnaryMultiCallable[
+        spanreplay.v1.replay_pb2.EraseRequest,
+        spanreplay.v1.replay_pb2.EraseResponse,
+    ]
+    """Removes runs for good, with their replays and the runs that their processes started. Needs a token that may erase."""
+
 class RunsAsyncStub:
     """Finds and moves recorded runs."""
 
@@ -139,6 +151,18 @@ class RunsAsyncStub:
         spanreplay.v1.replay_pb2.DriftResponse,
     ]
     """Requests to models that more than one serving stack answered, or that have more than one output."""
+
+    Pin: grpc.aio.UnaryUnaryMultiCallable[
+        spanreplay.v1.replay_pb2.PinRequest,
+        spanreplay.v1.replay_pb2.PinResponse,
+    ]
+    """Keeps a run whatever its age, or no longer."""
+
+    Erase: grpc.aio.UnaryUnaryMultiCallable[
+        spanreplay.v1.replay_pb2.EraseRequest,
+        spanreplay.v1.replay_pb2.EraseResponse,
+    ]
+    """Removes runs for good, with their replays and the runs that their processes started. Needs a token that may erase."""
 
 class RunsServicer(metaclass=abc.ABCMeta):
     """Finds and moves recorded runs."""
@@ -181,5 +205,21 @@ class RunsServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[spanreplay.v1.replay_pb2.DriftResponse, collections.abc.Awaitable[spanreplay.v1.replay_pb2.DriftResponse]]:
         """Requests to models that more than one serving stack answered, or that have more than one output."""
+
+    @abc.abstractmethod
+    def Pin(
+        self,
+        request: spanreplay.v1.replay_pb2.PinRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[spanreplay.v1.replay_pb2.PinResponse, collections.abc.Awaitable[spanreplay.v1.replay_pb2.PinResponse]]:
+        """Keeps a run whatever its age, or no longer."""
+
+    @abc.abstractmethod
+    def Erase(
+        self,
+        request: spanreplay.v1.replay_pb2.EraseRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[spanreplay.v1.replay_pb2.EraseResponse, collections.abc.Awaitable[spanreplay.v1.replay_pb2.EraseResponse]]:
+        """Removes runs for good, with their replays and the runs that their processes started. Needs a token that may erase."""
 
 def add_RunsServicer_to_server(servicer: RunsServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,11 @@ class Board:
     """Accepts verdicts as Phoenix would."""
 
     reported: list[tuple[str, str, str]] = field(default_factory=list)
+
+    def forget(self, trace_ids: Sequence[str]) -> bool:
+        """Remember which traces were removed."""
+        self.forgotten = list(trace_ids)
+        return True
 
     def report(self, *, root: RootRecord, replay_run_id: str, verdict: str, report: dict[str, Any]) -> str:
         """Remember a verdict."""

@@ -4,6 +4,14 @@ container:
     - collect
     - --data-dir=/var/lib/spanreplay
     - --log-mib-max={{ int .Values.collector.log.maxMiB }}
+    {{- with .Values.collector.retention }}
+    {{- if .keepDays }}
+    - --keep-days={{ int .keepDays }}
+    {{- if not .keepFailures }}
+    - --drop-failures
+    {{- end }}
+    {{- end }}
+    {{- end }}
     {{- include "spanreplay.accessArgs" . | nindent 4 }}
   env:
     {{- include "spanreplay.baseEnv" . | nindent 4 }}

@@ -22,7 +22,7 @@ from spanreplay.model.errors import (
     SpanreplayError,
 )
 from spanreplay.model.how_to_install import install_command
-from spanreplay.recording.catalog import Imported, RunQuery, RunSummary
+from spanreplay.recording.catalog import Erased, Erasure, Imported, RunQuery, RunSummary
 
 if TYPE_CHECKING:
     from spanreplay.recording.model_drift import DriftQuery, DriftScan
@@ -275,6 +275,24 @@ class ServiceCatalog(_Client):
             raise self._map(exc) from exc
         return wire.drift_from_message(response)
 
+    def pin(self, run_id: str, *, is_pinned: bool = True, reason: str = "") -> str:
+        """Keep a run whatever its age, or no longer; return its whole id."""
+        from spanreplay.v1 import replay_pb2 as pb
+
+        request = pb.PinRequest(run_id=run_id, unpin=not is_pinned, reason=reason)
+        try:
+            return str(self._runs.Pin(request, **self._call_options()).run_id)
+        except self._grpc.RpcError as exc:
+            raise self._map(exc) from exc
+
+    def erase(self, chosen: Erasure, *, is_trial: bool = False) -> Erased:
+        """Remove runs for good, or with `is_trial` only find them."""
+        try:
+            response = self._runs.Erase(_erase_request(chosen, is_trial), **self._call_options())
+        except self._grpc.RpcError as exc:
+            raise self._map(exc) from exc
+        return Erased(tuple(response.run_ids), is_shown=response.is_shown)
+
     def report_replay(self, *, run_id: str, replay_run_id: str, verdict: str, report: str) -> str:
         """Report a verdict (`report`: JSON, divergence/1); return its Phoenix URL, or ""."""
         from spanreplay.v1 import replay_pb2 as pb
@@ -298,6 +316,19 @@ class ServiceCatalog(_Client):
                 return ""
             raise self._map(exc) from exc
         return _link(response.phoenix_url, response.summary.run.span_id)
+
+
+def _erase_request(chosen: Erasure, is_trial: bool) -> pb.EraseRequest:
+    from spanreplay.v1 import replay_pb2
+
+    if chosen.before_ns:
+        raise ConfigError(
+            "a service removes old runs itself",
+            hint="`spanreplay up --keep-days N` and `spanreplay collect --keep-days N` say when",
+        )
+    return replay_pb2.EraseRequest(
+        run_ids=chosen.run_ids, user_ids=chosen.user_ids, session_ids=chosen.session_ids, is_trial=is_trial
+    )
 
 
 def _iter_import(bundle: bytes) -> Iterator[pb.ImportRequest]:
@@ -396,6 +427,24 @@ class AsyncServiceClient(_Client):
         except self._grpc.RpcError as exc:
             raise self._map(exc) from exc
         return wire.drift_from_message(response)
+
+    async def pin(self, run_id: str, *, is_pinned: bool = True, reason: str = "") -> str:
+        """Keep a run whatever its age, or no longer; return its whole id."""
+        from spanreplay.v1 import replay_pb2 as pb
+
+        request = pb.PinRequest(run_id=run_id, unpin=not is_pinned, reason=reason)
+        try:
+            return str((await self._runs.Pin(request, **self._call_options())).run_id)
+        except self._grpc.RpcError as exc:
+            raise self._map(exc) from exc
+
+    async def erase(self, chosen: Erasure, *, is_trial: bool = False) -> Erased:
+        """Remove runs for good, or with `is_trial` only find them."""
+        try:
+            response = await self._runs.Erase(_erase_request(chosen, is_trial), **self._call_options())
+        except self._grpc.RpcError as exc:
+            raise self._map(exc) from exc
+        return Erased(tuple(response.run_ids), is_shown=response.is_shown)
 
     async def report_replay(self, *, run_id: str, replay_run_id: str, verdict: str, report: str) -> str:
         """Report a verdict (`report`: JSON, divergence/1); return its Phoenix URL, or ""."""

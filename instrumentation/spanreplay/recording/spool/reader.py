@@ -16,7 +16,7 @@ from spanreplay.model.call import Outcome
 from spanreplay.model.errors import AmbiguousRun, RunNotFound, SourceError
 from spanreplay.model.own_threads import make_lock
 from spanreplay.recording import bundle as bundle_file
-from spanreplay.recording.catalog import RUNS_MAX, Imported, RunQuery, RunSummary, matches, summarize
+from spanreplay.recording.catalog import RUNS_MAX, Erased, Erasure, Imported, RunQuery, RunSummary, matches, summarize
 from spanreplay.recording.spool.courier import is_locked
 from spanreplay.recording.spool.directory import (
     SPOOL_SUFFIX,
@@ -200,6 +200,22 @@ class SpoolCatalog:
                 f"run {found.run_id} is here already, and {differing} records of the file differ from it",
                 hint="the run stays as it is; replay the file itself if you trust it more",
             )
+
+    def erase(self, chosen: Erasure, *, is_trial: bool = False) -> Erased:
+        """Remove runs for good, or with `is_trial` only find them.
+
+        Raises: RunNotFound, AmbiguousRun; SourceError, before anything is removed, if a run is still being written.
+        """
+        from spanreplay.recording.spool.erase import find_erased, remove
+
+        with self._lock:
+            files = self._refresh()
+            named = replace(chosen, run_ids=tuple(self._resolve(run_id, files) for run_id in chosen.run_ids))
+            read = {run_id: self._summary(run_id, paths) for run_id, paths in files.items()}
+            found = find_erased({run_id: summary for run_id, summary in read.items() if summary}, named)
+            if not is_trial:
+                remove(self._directory, files, found)
+        return Erased(tuple(sorted(found)))
 
     def is_written(self, run_id: str) -> bool:
         """Whether a living process is writing a file of this run."""

@@ -161,7 +161,7 @@ def test_a_silent_peer_is_unavailable() -> None:
 
 
 def test_reads_are_retried_and_writes_are_not() -> None:
-    """The service config retries UNAVAILABLE for reads; ReportReplay and Import are sent once."""
+    """The service config retries UNAVAILABLE for reads; calls that change something are sent once."""
     options = dict(client._channel_options("127.0.0.1:1"))
     (method_config,) = json.loads(options["grpc.service_config"])["methodConfig"]
     assert method_config["retryPolicy"]["retryableStatusCodes"] == ["UNAVAILABLE"]
@@ -171,7 +171,8 @@ def test_reads_are_retried_and_writes_are_not() -> None:
         for service in replay_pb2.DESCRIPTOR.services_by_name.values()
         for method in service.methods
     }
-    assert known - retried == {("spanreplay.v1.Replay", "ReportReplay"), ("spanreplay.v1.Runs", "Import")}
+    writes = {("spanreplay.v1.Runs", name) for name in ("Import", "Pin", "Erase")}
+    assert known - retried == {("spanreplay.v1.Replay", "ReportReplay"), *writes}
     assert retried <= known
 
 
@@ -193,6 +194,12 @@ def test_a_read_survives_a_refusal() -> None:
             context.abort(grpc.StatusCode.UNAVAILABLE, "draining")
 
         def Drift(self, request: Any, context: Any) -> Any:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "draining")
+
+        def Pin(self, request: Any, context: Any) -> Any:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "draining")
+
+        def Erase(self, request: Any, context: Any) -> Any:
             context.abort(grpc.StatusCode.UNAVAILABLE, "draining")
 
         def Import(self, request_iterator: Any, context: Any) -> Any:

@@ -1,0 +1,1 @@
+"""Commands about how long runs are kept."""
