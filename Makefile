@@ -1,6 +1,6 @@
 # Every verb sets up what it needs, in a fresh clone too; .venv is made again only when pyproject.toml changes.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-kernels test check format bench corpora e2e matrix proto docs clean
+.PHONY: help setup demo demo-kernels test check format bench corpora e2e matrix proto docs site clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ matrix: ## run the tests of agents under every Python found, and with older SDKs
 proto: ## generate spanreplay/v1 from replay.proto
 	@tools/proto.sh
 	@echo "instrumentation/spanreplay/v1 is current; next: make test" >&2
+
+site: ## build the documentation's site, with every link checked
+	@tools/site.sh
 
 docs: ## write the reference pages of the CLI, of the settings and of the charts, and render the charts
 	@tools/setup.sh
