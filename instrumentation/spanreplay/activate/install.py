@@ -270,7 +270,7 @@ class Installation:
             groups.install("the end by a signal", self.patches, Termination(self._finish_terminated).install)
         os.register_at_fork(after_in_parent=self._forked_parent, after_in_child=self._forked_child)
         if self.session is not None and self.run is not None:
-            from spanreplay.activate import time_limit
+            from spanreplay.activate import owner, time_limit
             from spanreplay.replayer import tracebacks
             from spanreplay.replayer.sandbox import netguard
             from spanreplay.replayer.schedule import step_clock, threads
@@ -280,6 +280,7 @@ class Installation:
             threads.install(self.session.gate, self.patches, LongSleeps.of(self.session.recording))
             step_clock.install(self.session.gate, self.patches)
             time_limit.install(self.session, self.finish)
+            owner.install(self.finish)
             netguard.install(self.session, self.run, netguard.OwnEndpoint(own_url))
         groups.install("waits of threads", self.patches, waits.install)  # wraps the replay's patches of waits
         groups.install("looks at futures and threads", self.patches, thread_polls.install)

@@ -130,7 +130,7 @@ def _start(sources: Sequence[tuple[Unit, str]], terms: Terms, folder: Path) -> t
     seed = recorded_hash_seed(first)
     environ = build_environ(os.environ, settings, is_replay=True, hash_seed=seed)
     secret = recorded_hash_secret(first)
-    status = run_child(terms.agent.argv, environ, stdout=terms.stdout, hash_secret=secret)
+    status = run_child(terms.agent.argv, environ, stdout=terms.stdout, hash_secret=secret, is_replay=True)
     lines = told.read_text(encoding="utf-8").splitlines() if told.exists() else []
     return [json.loads(line) for line in lines if line], status
 

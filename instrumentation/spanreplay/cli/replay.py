@@ -199,7 +199,14 @@ def run_agent(
     environ = build_environ(os.environ, told, is_replay=True, hash_seed=seed, here=cwd)
     secret = recorded_hash_secret(found.recording)
     status = run_child(
-        agent.argv, environ, stdout=stdout, stderr=stderr, timeout_s=timeout_s, cwd=cwd, hash_secret=secret
+        agent.argv,
+        environ,
+        stdout=stdout,
+        stderr=stderr,
+        timeout_s=timeout_s,
+        cwd=cwd,
+        hash_secret=secret,
+        is_replay=True,
     )
     return _read_verdict(report_path, status), status
 

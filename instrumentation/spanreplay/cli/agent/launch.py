@@ -146,7 +146,7 @@ def build_environ(
     hash_seed: str = "",
     here: Path | None = None,
 ) -> dict[str, str]:
-    """Build the environment for an agent; pure except for the working directory.
+    """Build the environment for an agent; pure except for the working directory and this process's id.
 
     `hash_seed` is used unless PYTHONHASHSEED is already set. `here` is the folder to start in; default: this one.
 
@@ -159,6 +159,7 @@ def build_environ(
         # Removed by whoever reads the verdict: the agent may be killed
         report = settings.get("SPANREPLAY_REPLAY_REPORT", "")
         result["SPANREPLAY_REPLAY_FOLDER"] = str(Path(report).parent) if report else ""
+        result["SPANREPLAY_REPLAY_OWNER"] = str(os.getpid())
     for name in _EXPORTERS:
         if is_replay or not result.get(name, "").strip():
             result[name] = "none"
