@@ -36,7 +36,7 @@ from spanreplay.replayer.schedule.thread_census import ThreadCensus
 from spanreplay.replayer.schedule.thread_waits import PENDING, cancel_rest, find_cancelled, read_waits
 from spanreplay.replayer.schedule.worker_watch import relieve
 from spanreplay.runtime.lanes import HANDED_OVER
-from spanreplay.runtime.order.counted import TurnCondition, nothing
+from spanreplay.runtime.order.counted import TurnCondition, counted, nothing
 from spanreplay.runtime.order.hubs import running_hub
 from spanreplay.runtime.order.loops import BEGUN, running_loop
 
@@ -137,10 +137,10 @@ class OrderGate:
     # ── what completed ──────────────────────────────────────────────────────────────────────────────
     def complete(self, *clocks: int) -> None:
         """Mark these completions as gone out and wake whatever waits for them."""
-        is_thread = running_loop() is None
         with self._condition:
-            if is_thread and clocks:
-                self.census.told_at = time.monotonic()
+            if running_loop() is None and any(clock >= 0 for clock in clocks):
+                counted.is_timed = False
+                self.census.note_told()
             for clock in clocks:
                 if clock >= 0:
                     self._gone.add(clock)

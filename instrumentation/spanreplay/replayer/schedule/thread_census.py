@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from spanreplay.runtime.order.counted import SERVICE, counted, nothing
+from spanreplay.runtime.order.loops import running_loop
 
 
 class ThreadCensus:
@@ -36,7 +37,7 @@ class ThreadCensus:
         self.asleep = 0
         """The number of working threads that sleep for a moment and continue by themselves."""
         self.told_at = 0.0
-        """When a thread was last told what it waited for, on the monotonic clock."""
+        """When a thread was last told what it waited for, on the monotonic clock; see `note_told`."""
 
     @property
     def working(self) -> int:
@@ -83,6 +84,14 @@ class ThreadCensus:
         thread = threading.current_thread()
         return counted.joins in (None, self._gate) and not (thread.daemon or hasattr(thread, SERVICE))
 
+    def note_told(self) -> None:
+        """Note that the calling thread tells another one something, which may then react; hold the condition.
+
+        What a thread does because time has passed is not a reaction: a loop with sleeps would react forever.
+        """
+        if not counted.is_timed:
+            self.told_at = time.monotonic()
+
     @contextmanager
     def sleeping(self) -> Iterator[None]:
         """A block in which the calling thread sleeps for a moment."""
@@ -93,6 +102,7 @@ class ThreadCensus:
         finally:
             with self._condition:
                 self.asleep -= 1
+            counted.is_timed = running_loop() is None  # a loop's own thread runs for many
 
     @contextmanager
     def polling(self) -> Iterator[None]:
@@ -126,7 +136,7 @@ class ThreadCensus:
         Yields a callback for another thread to call when the wait is over: from then on, the waiting thread counts as
         working, even before it wakes up.
         """
-        waiting = [threading.get_native_id()]
+        waiting, is_timed = [threading.get_native_id()], [False]
         if not self._has_counted_caller() or waiting[0] in self.waiters:  # a wait may consist of nested waits
             yield nothing
             return
@@ -136,7 +146,8 @@ class ThreadCensus:
                 if waiting:
                     self.waiters.discard(waiting.pop())
                     self._blocked -= 1
-                    self.told_at = time.monotonic()
+                    is_timed[0] = counted.is_timed
+                    self.note_told()
                     self._tell()
 
         with self._condition:
@@ -152,3 +163,4 @@ class ThreadCensus:
                     self.waiters.discard(waiting[0])
                     self._blocked -= 1
                 self._tell()
+            counted.is_timed = is_timed[0]

@@ -67,6 +67,8 @@ class _Waiting:
                 else:
                     is_told = waiter.acquire() if timeout is None else _acquire(waiter, timeout)
             finally:
+                if not is_told:
+                    counted.is_timed = running_loop() is None
                 end()
                 condition._acquire_restore(saved)
                 del self._told[waiter]

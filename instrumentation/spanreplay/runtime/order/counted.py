@@ -13,6 +13,11 @@ class _Counted(threading.local):
     """The gate whose `ThreadCensus.started` counted the calling thread's work. A thread may outlive its replay."""
     joins: object | None = None
     """The gate to tell when the thread ends; its census may count the thread from now on."""
+    is_timed: bool = False
+    """Whether the calling thread runs because time has passed, or because such a thread told it to.
+
+    Such a thread (one that sleeps in a loop) doesn't react to anything, and may never stop.
+    """
 
 
 counted: Final = _Counted()

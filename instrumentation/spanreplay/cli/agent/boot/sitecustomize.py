@@ -24,8 +24,19 @@ def _start() -> None:
             import spanreplay
 
             raise RuntimeError(f"OpenTelemetry did not load {spanreplay.__name__} from {spanreplay.__file__}")
+        _stand_for_recorded()
     finally:
         os.environ["PYTHONPATH"] = path
+
+
+def _stand_for_recorded() -> None:
+    """Name the file that this module had when recorded: programs look at all loaded modules, to reload changed ones."""
+    from opentelemetry.instrumentation import auto_instrumentation
+
+    file = os.path.join(os.path.dirname(auto_instrumentation.__file__), "sitecustomize.py")  # noqa: PTH118, PTH120 -- as above
+    globals()["__file__"] = file
+    if __spec__ is not None:
+        __spec__.origin = file
 
 
 def _main() -> None:
