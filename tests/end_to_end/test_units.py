@@ -105,7 +105,29 @@ def test_p2_p4_a_request_is_a_run_and_replays_alone(provider: Provider, place: W
     replayed = laptop.replay(*COMMAND, "--port", "1", source=unit.run_id)  # a port that may not be opened
     assert replayed.status == 0, replayed.stderr
     assert replayed.verdict["verdict"] == "identical"
-    assert replayed.verdict["counts"]["served"] == len(unit.calls) + len(process.calls)
+    counts = replayed.verdict["counts"]
+    assert counts["recorded"] == counts["served"] == counts["exact"] == len(unit.calls)
+    assert counts["start"] == len(process.calls)
+    assert f"✔ identical: {len(unit.calls)} calls, all as recorded" in replayed.stderr
+
+
+def test_p4_a_call_of_the_start_is_named_as_one(provider: Provider, place: Workplace) -> None:
+    """Calls of a unit count from 1, those of the start are named in words, and the hint shows the right run."""
+    with serve(place) as server:
+        httpx.post(f"{server.url}/chat", json={"text": "hello"}, timeout=TIMEOUT_S)
+        server.stop()
+    provider.stop()
+    unit, process = server.units()[0], server.the_process()
+    place.write("app.py", APP.replace("    at = {", "    await ask('warm up again')\n    at = {"))
+    replayed = place.replay(*COMMAND, source=unit.run_id)
+    assert replayed.status == 3, replayed.stderr
+    assert "nearest   call 1 of the start of its process (llm:openai.chat.completions)" in replayed.stderr
+    assert "call -" not in replayed.stderr
+    assert replayed.verdict["divergences"][0]["call"] == 5
+    place.write("app.py", APP.replace("warm up", "warm down"))
+    replayed = place.replay(*COMMAND, source=unit.run_id)
+    assert "diverged at call 1 of the start of its process (llm:openai.chat.completions)" in replayed.stderr
+    assert f"spanreplay show {process.run_id} --call 1" in replayed.stderr
 
 
 def test_p4_a_changed_response_is_named(provider: Provider, place: Workplace) -> None:

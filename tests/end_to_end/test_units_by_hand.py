@@ -96,7 +96,8 @@ def test_p3_p4_decorated_calls_are_runs_and_replay_alone(name: str, provider: Pr
         assert all(f"question-{number}" in call.request for call in unit.calls if call.kind == "llm")
     replayed = place.replay(agent, source=units[5].run_id)
     assert replayed.status == 0, replayed.stderr
-    assert replayed.verdict["counts"]["served"] == len(units[5].calls) + len(process.calls)
+    counts = replayed.verdict["counts"]
+    assert (counts["served"], counts["start"]) == (len(units[5].calls), len(process.calls))
     place.write("agent.py", agent.read_text().replace('"again": ', '"more": '))
     changed = place.replay(agent, source=units[5].run_id)
     assert changed.causes() == [("changed_call", "compute:output")]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["name_call", "name_lane"]
+__all__ = ["OF_EARLIER", "name_call", "name_lane", "name_number"]
 
+OF_EARLIER: Final = -(1 << 40)
+"""The number of every call of the units that a replay makes before the judged one."""
 _ROOT: Final = "main"
 _NUMBERED: Final = re.compile(r"(?P<kind>[a-z]+):(?P<name>.*?)(?:#(?P<number>\d+))?\Z", re.DOTALL)
 _GRAPH_NODE: Final = re.compile(r"lg:(?P<step>[^:]*):(?P<node>[^:]*)(?::.*)?\Z", re.DOTALL)
@@ -36,4 +38,11 @@ def name_lane(path: str) -> str:
 
 def name_call(number: int, lane: str) -> str:
     """A call's number in its run, and its lane: `call 2 in task fetch`."""
-    return f"call {number} in {name_lane(lane)}"
+    return f"{name_number(number)} in {name_lane(lane)}"
+
+
+def name_number(number: int) -> str:
+    """A call by its number: `call 2`; the start of a unit's process counts its calls downwards from -1."""
+    if number == OF_EARLIER:
+        return "a call of an earlier unit"
+    return f"call {number}" if number >= 0 else f"call {-number} of the start of its process"

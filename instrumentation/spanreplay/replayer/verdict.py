@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.model.call import CallRecord
+from spanreplay.model.lane_names import name_number
 from spanreplay.model.levels import FULL
 from spanreplay.model.serving_stack import LIVE_NOTE
 from spanreplay.replayer.addresses import hide_addresses, is_same_text
@@ -15,6 +16,7 @@ from spanreplay.replayer.compare.blame import Blame
 from spanreplay.replayer.compare.changed_files import compare_files, list_by_size
 from spanreplay.replayer.compare.drift import find_changed_files, find_drift
 from spanreplay.replayer.compare.earlier_units import hint_at_earlier_units
+from spanreplay.replayer.compare.findings import show_call
 from spanreplay.replayer.compare.leading import find_raised, put_first
 from spanreplay.replayer.compare.moving_parts import part_of_kind
 from spanreplay.replayer.compare.not_compared import STDERR, STDOUT, find_not_compared
@@ -82,8 +84,7 @@ def build_verdict(
         divergences = hint_at_earlier_units(divergences, recording.root.env, warm_up.get("warm_up"))
         _doubt(session, divergences, environment or drift or _code(session, run).get("code", {}).get("changed_files"))
     counts = {
-        "recorded": len(calls),
-        **session.counts,
+        **_count_calls(session, calls),
         "missing": 0 if session.has_reached_frontier else len(missing),
         "covered": covered,
         "downstream": sum(d.is_downstream for d in divergences),
@@ -123,6 +124,15 @@ def build_verdict(
         **({} if session.meter is None else {"cost": session.meter.describe()}),
         "plan": session.plan.describe(),
     }
+
+
+def _count_calls(session: Session, calls: tuple[CallRecord, ...]) -> dict[str, int]:
+    """Count the calls of the run; those of the start of a unit's process, once it is over, by themselves."""
+    of_start = {} if session.extent is None else session.extent.of_start
+    counts = {name: count - of_start.get(name, 0) for name, count in session.counts.items()}
+    if not of_start:
+        return {"recorded": len(calls), **counts}
+    return {"recorded": sum(call.number > 0 for call in calls), **counts, "start": of_start["served"]}
 
 
 def _doubt(session: Session, divergences: list[Divergence], changed: Any) -> None:
@@ -379,13 +389,13 @@ def _missing(call: CallRecord, run_id: str, *, root: int | None) -> Divergence:
     return Divergence(
         kind="missing_call",
         boundary=call.boundary,
-        message=f"call {call.number} ({call.boundary}, lane {call.lane}) was recorded but not made now",
+        message=f"{name_number(call.number)} ({call.boundary}, lane {call.lane}) was recorded but not made now",
         lane=call.lane,
         index=call.index,
         seq=call.seq,
         call=call.number,
         code=call.code,
-        hint=f"spanreplay show {run_id} --call {call.number}",
+        hint=show_call(call, run_id),
         is_downstream=root is not None,
         downstream_of=root or 0,
         recorded_span_id=call.span_id,

@@ -58,7 +58,7 @@ def _add_summary(suite: ET.Element, verdict: Verdict) -> None:
         _add_outcome(case, "error", word, message, "\n".join(map(str, verdict["reasons"])))
     elif word == "diverged" and not verdict["divergences"]:
         _add_outcome(case, "failure", word, "the replay diverged")
-    elif word == "diverged" and not counts.get("served"):
+    elif word == "diverged" and not counts.get("served") and not counts.get("start"):
         _add_outcome(case, "skipped", "", "no call was served")
     shown = [f"{plural(counts.get('served', 0), 'call')} served, {counts.get('recorded', 0):,} recorded"]
     shown += [LIVE_NOTE] if counts.get("live") else []

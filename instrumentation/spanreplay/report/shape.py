@@ -60,6 +60,7 @@ class Counts(TypedDict, total=False):
     covered: int
     downstream: int
     ignored_diffs: int
+    start: int
 
 
 class Diff(TypedDict, total=False):

@@ -49,6 +49,7 @@ _STYLE: Final = {
     "resumed": "bold green",
 }
 _LABEL_WIDTH: Final = 10
+_COUNTED: Final = {"start": "more of the start of its process"}
 
 
 def _identical_line(verdict: Verdict) -> str:
@@ -187,7 +188,7 @@ def _count_line(verdict: Verdict) -> Text:
     counts = verdict["counts"]
     parts = [f"{counts.get('recorded', 0):,} recorded"]
     parts += [
-        f"{value:,} {escape(name)}"
+        f"{value:,} {_COUNTED.get(name) or escape(name)}"
         for name, value in counts.items()
         if name != "recorded" and isinstance(value, int) and value
     ]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from spanreplay.model.escape import escape, shorten, window
-from spanreplay.model.lane_names import name_lane
+from spanreplay.model.lane_names import name_lane, name_number
 from spanreplay.model.serving_stack import split_line
 from spanreplay.report.shape import Candidate, Change, Diff, Divergence, IgnoredDiff, Stated, Verdict, first_cause
 
@@ -78,7 +78,7 @@ def describe_place(divergence: Divergence) -> str:
     """The number and boundary of the call, as words that follow `diverged`; '' if it is not a call."""
     inside = escape(str(divergence.get("boundary") or ""))
     number = _number_of(divergence)
-    where = f" at call {number}" if number > 0 else ""
+    where = f" at {name_number(number)}" if number else ""
     return f"{where} ({inside})" if inside else where
 
 
@@ -138,7 +138,7 @@ def facts(divergence: Divergence) -> list[tuple[str, str]]:
     rows += [
         (
             "nearest",
-            f"call {_number_of(c)} ({c.get('boundary')}): {c.get('why_rejected')}",
+            f"{name_number(_number_of(c))} ({c.get('boundary')}): {c.get('why_rejected')}",
         )
         for c in divergence.get("candidates") or []
     ]
@@ -181,7 +181,7 @@ def describe_ignored(verdict: Verdict) -> list[str]:
             calls.setdefault(_ignored_change(diff), []).append(each)
     lines = []
     for (path, change), found in calls.items():
-        where = f"call {_number_of(found[0])} ({found[0].get('boundary')}) {path}: "
+        where = f"{name_number(_number_of(found[0]))} ({found[0].get('boundary')}) {path}: "
         if len(found) > 1:
             where = f"{path}: {plural(len(found), 'call')}, "
         lines.append(shorten(where + change, LINE_CHARACTERS_MAX))

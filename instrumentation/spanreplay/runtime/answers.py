@@ -137,6 +137,9 @@ class Extent(Protocol):
     is_beside_main: bool
     """Whether a thread other than the main one works on the unit."""
 
+    def note_started(self) -> None:
+        """Note that the start of the process is over."""
+
     @property
     def warm_up(self) -> WarmUp | None:
         """The units that are replayed first; None if there are none."""

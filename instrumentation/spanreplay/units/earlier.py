@@ -16,6 +16,7 @@ from spanreplay.model.attributes import UNIT, UNITS_BEFORE
 from spanreplay.model.call import CallRecord, Completeness, Recording, RootRecord
 from spanreplay.model.errors import DamagedRecording, SourceError
 from spanreplay.model.json_text import dump
+from spanreplay.model.lane_names import OF_EARLIER
 from spanreplay.recording.seal.check import find_tampering
 from spanreplay.replayer.resolve.warm_up import EarlierUnit
 from spanreplay.runtime.lanes import EARLIER_LANE
@@ -92,9 +93,8 @@ def with_earlier(joined: Recording, run_ids: Iterable[str], load: Callable[[str]
         merged.pop("timers", None)
     if merged:
         merged["calls"] = merged.get("calls", 0) + len(calls)
-    everything = [*before, *calls]
-    numbered = [replace(call, number=number - len(everything)) for number, call in enumerate(everything)]
-    recording = Recording(replace(joined.root, manifest=merged), (*numbered, *judged))
+    earlier = [replace(call, number=OF_EARLIER) for call in calls]
+    recording = Recording(replace(joined.root, manifest=merged), (*before, *earlier, *judged))
     oldest = units[0].root if units else None
     return WarmRecording(recording, tuple(made), clock, joined.completeness(), tampering, oldest)
 

@@ -102,7 +102,7 @@ async def await_start(process: Run) -> None:
 def _note_started(process: Run) -> None:
     extent = None if process.resolver.keeps else process.resolver.answers.extent
     if extent is not None:
-        extent.has_started = True
+        extent.note_started()
         first_environs.pop(process, None)  # a unit inherits the environment that the start has set
         begin_files(process)
 
@@ -161,7 +161,7 @@ def with_start(unit: Recording, load: Callable[[str], Recording]) -> Started:
         id(call): (call.lane, call.boundary, call.index) for call in calls if not 0 <= call.end_seq <= start.clock
     }
     ended = [call for call in calls if id(call) not in in_flight]
-    numbered = tuple(replace(call, number=number - len(ended)) for number, call in enumerate(ended))
+    numbered = tuple(replace(call, number=-call.number) for call in ended)  # `name_number` knows
     is_whole = len(calls) == start.calls
     lost = "" if is_whole else f"{len(calls)} of {start.calls} calls of the start of its process are here"
     reads = [segment for call in calls if id(call) in in_flight for segment in _read_segments(call)]

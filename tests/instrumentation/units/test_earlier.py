@@ -11,6 +11,7 @@ import pytest
 from spanreplay.model import config
 from spanreplay.model.call import CallRecord, Outcome, Recording, RootRecord
 from spanreplay.model.errors import RunNotFound
+from spanreplay.model.lane_names import OF_EARLIER
 from spanreplay.units.earlier import WarmRecording, is_before, with_earlier
 
 PROCESS: Final = "0" * 32
@@ -56,8 +57,8 @@ def test_p4_earlier_units_come_one_after_another_on_one_clock() -> None:
     ]
     assert made.clock == 13
     assert [(c.lane, c.seq, c.end_seq, c.number) for c in made.recording.calls] == [
-        ("earlier#1/t:f#1", 7, 8, -2),
-        ("earlier#2", 12, 13, -1),
+        ("earlier#1/t:f#1", 7, 8, OF_EARLIER),
+        ("earlier#2", 12, 13, OF_EARLIER),
         ("unit", 16, 17, 1),
     ]
     assert (made.recording.calls[0].parent, made.recording.calls[0].clocks) == (6, (8,))

@@ -60,7 +60,7 @@ def test_p4_the_start_comes_before_the_unit() -> None:
         call(PROCESS, 7, "main/t:poll#1"),
     )
     started = with_start(unit_of(5, 2), lambda run_id: {PROCESS: process}[run_id])
-    assert [(c.seq, c.number) for c in started.recording.calls] == [(1, -2), (3, -1), (10, 1)]
+    assert [(c.seq, c.number) for c in started.recording.calls] == [(1, -1), (3, -2), (10, 1)]
     manifest = started.recording.root.manifest
     assert manifest["timers"] == {"main|t": [2, -1], "unit|t": [12, -1]}
     assert manifest["steps"] == [2, 1, 1, 11, 10, 1]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.model import ids
 from spanreplay.model.call import CallRecord
+from spanreplay.model.lane_names import name_number
 from spanreplay.replayer.compare.moving_parts import is_time
 from spanreplay.replayer.compare.output_text import output_text
 from spanreplay.replayer.divergence import Cause, Diff, Divergence, with_causes
@@ -152,7 +153,7 @@ class Blame:
             what = "its output has changed" if before else "new in this replay"
             yield Cause(
                 "upstream_output",
-                f"{_quote(now)} is in the output of call {number} ({boundary}): {what}",
+                f"{_quote(now)} is in the output of {name_number(number)} ({boundary}): {what}",
                 "value",
                 str(seq),
             )
@@ -166,8 +167,8 @@ class Blame:
                 other = " instead of another value" if recorded and recorded in text else ""
                 yield Cause(
                     "upstream_output",
-                    f"{_quote(now)} is in the output of call {call.number} ({call.boundary}), which is as recorded: "
-                    f"the code now takes the value from there{other}",
+                    f"{_quote(now)} is in the output of {name_number(call.number)} ({call.boundary}), which is as "
+                    f"recorded: the code now takes the value from there{other}",
                     "value",
                     call.span_id,
                 )
@@ -227,7 +228,7 @@ class Blame:
         for each in self._findings.ignored:
             place = next((d.path for d in each.diff if now in _as_text(d.now)), "")
             if each.seq < divergence.seq and place:
-                where = f"{_quote(now)} is in {place} of call {each.call} ({each.boundary})"
+                where = f"{_quote(now)} is in {place} of {name_number(each.call)} ({each.boundary})"
                 evidence = f"{where}, which differs but is not part of its key"
                 yield Cause("ignored_field", evidence, "value", each.recorded_span_id)
 

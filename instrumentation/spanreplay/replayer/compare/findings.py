@@ -11,6 +11,7 @@ from spanreplay.model import attributes as names
 from spanreplay.model import ids
 from spanreplay.model.call import CallRecord, Kind, Recording
 from spanreplay.model.digests import differing_paths
+from spanreplay.model.lane_names import OF_EARLIER, name_number
 from spanreplay.replayer.compare import ignored, moving_parts
 from spanreplay.replayer.compare.candidates import find_candidates
 from spanreplay.replayer.compare.conversation import Comparison, compare
@@ -175,9 +176,7 @@ class Findings:
         return moving_parts.part_of_kind(crossing.spec.kind) if kind in ("extra_call", "missing_call") else ""
 
     def _hint(self, crossing: Crossing, kind: str, call: CallRecord | None, diff: tuple[Diff, ...]) -> str:
-        hint = f"spanreplay show {self._recording.run_id}"
-        if call is not None:
-            hint += f" --call {call.number}"
+        hint = f"spanreplay show {self._recording.run_id}" if call is None else show_call(call, self._recording.run_id)
         if kind in _WITH_DIFF and self._has_other_key(crossing, diff):
             return "the recording was made with another redaction key: set SPANREPLAY_REDACT_KEY to its file"
         if kind == "unserializable":
@@ -221,7 +220,7 @@ class Findings:
                 diff=diff,
                 cause=cause,
                 causes=causes,
-                hint=f"spanreplay show {call.run_id} --call {call.number}",
+                hint=show_call(call, call.run_id),
                 is_downstream=root is not None,
                 downstream_of=root or 0,
                 recorded_span_id=call.span_id,
@@ -278,9 +277,16 @@ def _planned(cause: str) -> Cause:
     return Cause("plan", cause, "value", "plan")
 
 
+def show_call(call: CallRecord, run_id: str) -> str:
+    """The command that shows a recorded call of this run, or of the start of its process."""
+    if call.number == OF_EARLIER:
+        return f"spanreplay show {call.run_id}"
+    return f"spanreplay show {run_id if call.number >= 0 else call.run_id} --call {abs(call.number)}"
+
+
 def place(crossing: Crossing) -> str:
     """Return where a call is, in the form that every message uses."""
-    where = f"call {crossing.number} ({crossing.boundary}, lane {crossing.lane.path})"
+    where = f"{name_number(crossing.number)} ({crossing.boundary}, lane {crossing.lane.path})"
     return f"{where}, {crossing.code}" if crossing.code else where
 
 

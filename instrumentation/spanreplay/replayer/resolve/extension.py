@@ -44,4 +44,4 @@ def extend(session: Session, longer: Session, run: Run, clock: int) -> None:
         lost, background = longer.extent.is_start_lost, longer.extent.background
         in_flight = longer.extent.in_flight
         session.extent = Extent(session, in_flight, is_start_lost=lost, warm_up=warm_up, background=background)
-        session.extent.has_started = True
+        session.extent.note_started()

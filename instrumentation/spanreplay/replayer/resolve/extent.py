@@ -55,6 +55,8 @@ class Extent:
         """Answers the calls of background tasks while the unit runs."""
         self.has_started = False
         """Whether the start of the process is over."""
+        self.of_start: dict[str, int] = {}
+        """How the calls of the start were resolved, once it is over."""
         self.is_over = False
         """Whether the unit has returned its output: later calls of its tasks may come after the recorded end."""
         self.is_beside_main = False
@@ -63,6 +65,13 @@ class Extent:
     def _enter(self, lane: str) -> None:
         """Switch to another unit."""
         self.lane, self.is_over = lane, False
+        self._session.resolved = 0
+
+    def note_started(self) -> None:
+        """Note that the start of the process is over: the unit counts its calls from 1."""
+        self.has_started = True
+        self.of_start = dict(self._session.counts)
+        self._session.resolved = 0
 
     def is_outside(self, lane: str) -> bool:
         """Whether a lane belongs to a background task, which continues after the start for as long as the process."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from spanreplay.model.code_state import AT, ENTRIES
 from spanreplay.model.json_text import load
+from spanreplay.model.lane_names import name_number
 from spanreplay.redact.sealed_values import SEALED, TOKEN_TEXT, Opened, open_sealed
 from spanreplay.replayer.divergence import Cause, Divergence
 from spanreplay.replayer.foreign_tokens import ForeignTokens
@@ -138,7 +139,7 @@ def _list_fields(withheld: Sequence[Withheld]) -> str:
     for call, fields in reversed(calls.items()):
         here = [each.field for each in fields[: _NAMED_MAX - named]]
         named += len(here)
-        parts += [f"{', '.join(here)} in call {call} ({fields[0].boundary})"] if here else []
+        parts += [f"{', '.join(here)} in {name_number(call)} ({fields[0].boundary})"] if here else []
     more = len(withheld) - named
     return "; ".join(parts) + (f" and {more} more" if more else "")
 

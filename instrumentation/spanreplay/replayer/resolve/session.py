@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from spanreplay.model.call import CallRecord, Outcome, Recording
 from spanreplay.model.errors import ConfigError, ReplayMiss
-from spanreplay.model.lane_names import name_call
+from spanreplay.model.lane_names import name_call, name_number
 from spanreplay.model.own_threads import make_lock
 from spanreplay.recording.seal.check import find_tampering
 from spanreplay.replayer.compare import beside
@@ -84,7 +84,7 @@ class Session:
         self.hidden = Hidden(recording)
         self.recorded_env = RecordedEnv(recording, is_wanted=plan.takes_environment and plan.resume is None)
         self.sent_tokens = SentTokens(is_allowed=plan.allows_tokens)
-        self._resolved = self.live_tokens = 0
+        self.resolved = self.live_tokens = 0
         self.sockets_denied: list[str] = []
         self.has_reached_frontier = self.is_stopped = self.is_forked = self._has_broken = False
         self.extent: Extent | None = None  # of a unit
@@ -135,8 +135,8 @@ class Session:
             key = crossing.key_hex
         moved = None if exact is not None else index.find_moved(slot, key)
         found = exact or (index.find_in_slot(slot) if moved is None else moved.call)
-        self._resolved += 1
-        crossing.number = self._resolved + len(index.covered) if found is None else found.number
+        self.resolved += 1
+        crossing.number = self.resolved + len(index.covered) if found is None else found.number
         direction = self.directions.decide(crossing, found)
         self._pause(crossing, found)
         cause = self._amend(crossing, direction)
@@ -164,7 +164,7 @@ class Session:
             return
         is_reached = bool(plan.stop_at) and call is not None and call.number >= plan.stop_at
         if is_reached and call is not None and not plan.is_break:
-            raise self.stop(f"stopped before call {call.number} ({call.boundary}), as asked")
+            raise self.stop(f"stopped before {name_number(call.number)} ({call.boundary}), as asked")
         from spanreplay.replayer.resolve.stepper import Stepper, break_before_call
 
         if plan.is_stepped:
@@ -305,7 +305,7 @@ class Session:
             return
         self.counts["changed"] += 1
         crossing.number = call.number
-        detail = f"the same request was recorded as {call.boundary}, call {call.number}"
+        detail = f"the same request was recorded as {call.boundary}, {name_number(call.number)}"
         if direction.on_change != SERVE:
             miss = self._stopped(crossing, "boundary_renamed", call, detail)
             self.index.take(call)
@@ -323,7 +323,7 @@ class Session:
         missing = continuation.find_missing(crossing, self.index, self.index.covered)
         why = self.tampering or continuation.refuses(call)
         if missing is not None:
-            detail = f"call {missing.number} ({missing.boundary}) comes before it"
+            detail = f"{name_number(missing.number)} ({missing.boundary}) comes before it"
             why = self.findings.note_call(crossing, "missing_call", missing, detail).message
         if why:
             self.stopped = "" if missing is not None else why
@@ -446,7 +446,7 @@ class Session:
             message = f"{what}, and everything that was recorded has happened"
             if call is not None:
                 how = "was not made" if call.seq not in self.index.used else "has not ended"
-                message = f"{what}: call {call.number} ({call.boundary}, lane {call.lane}) {how}"
+                message = f"{what}: {name_number(call.number)} ({call.boundary}, lane {call.lane}) {how}"
             if self.extent is not None:
                 self.extent.background.wait_in_vain(self)
             self.findings.add_outside(describe_stall(call, message))

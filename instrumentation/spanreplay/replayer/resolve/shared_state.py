@@ -26,6 +26,8 @@ class SharedState(Protocol):
     findings: Findings
     hidden: Hidden
     counts: dict[str, int]
+    resolved: int
+    """How many calls of the unit, or of the start before it, have been resolved: the number of a call without one."""
     sockets_denied: list[str]
     live_tokens: int
     internal_error: str
