@@ -20,17 +20,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.model import attributes as names
 from spanreplay.model import config, ids
-from spanreplay.model.call import Outcome, Recording
+from spanreplay.model.call import Outcome, Recording, RootRecord
 from spanreplay.model.errors import ConfigError
 from spanreplay.model.levels import level_of, level_of_recording
 from spanreplay.model.own_threads import make_lock
+from spanreplay.recording.kept_calls import KeptCalls
 from spanreplay.recording.whole_file import write_atomically
 from spanreplay.replayer.resolve.plan import Plan
 from spanreplay.runtime import lanes, processes
 from spanreplay.runtime.caller.places import set_code
 from spanreplay.runtime.patch_groups import PatchGroups, describe_missing
 from spanreplay.runtime.patches import Patches
-from spanreplay.runtime.process.surroundings import Surroundings, watch_outside
+from spanreplay.runtime.process.surroundings import Surroundings, set_aside, watch_outside
 from spanreplay.runtime.run import Run, active_run, root_lane_of_active_run, set_process_run
 from spanreplay.seams.concurrency import asyncio_timers as timers
 from spanreplay.seams.concurrency import lanes_of_work, thread_polls
@@ -102,6 +103,11 @@ class _Block:
     def run_id(self) -> str:
         """The id of the block's run; empty before it is entered."""
         return "" if self._run is None else self._run.run_id
+
+    @property
+    def redactor(self) -> RunRedactor | None:
+        """Replaces secrets as the block's calls do; None before it is entered."""
+        return None if self._run is None else self._run.redactor
 
     def _install(self, run: Run) -> None:
         from spanreplay.seams.installed import InstalledSeams
@@ -211,6 +217,17 @@ class RecordBlock(_Block):
             self._uninstall()
             _release()
 
+    def recording(self) -> Recording:
+        """The calls so far. Raises: DamagedRecording; ConfigError before the block."""
+        from spanreplay.recording.spool import SpoolCatalog
+
+        if self._writer is None:
+            raise ConfigError("there are no calls before the block", hint="ask in the `with` block, or after it")
+        if self.path is None:
+            return Recording(RootRecord(self.run_id, app=self._app), ())
+        with set_aside():
+            return SpoolCatalog(self._directory).load(self.run_id)
+
     def save(self, path: str | Path) -> Path:
         """Write the recording, after its block has ended, as a `.replay` or `.jsonl` file; atomic.
 
@@ -241,6 +258,7 @@ class ReplayBlock(_Block):
         self.plan = plan
         self._verdict: dict[str, Any] | None = None
         self._is_explained = False
+        self._kept: KeptCalls | None = None
 
     def __enter__(self) -> ReplayBlock:
         from spanreplay.replayer.resolve.session import Session
@@ -256,7 +274,9 @@ class ReplayBlock(_Block):
             app = session.recording.root.app
             resource = _resource({names.APP: app})
             redactor = _build_redactor(is_made=False)
-            self._install(_build_run(app, "", [], resource, redactor, session, is_test=self.surroundings.is_test))
+            self._kept = KeptCalls(app)
+            kept = [self._kept]
+            self._install(_build_run(app, "", kept, resource, redactor, session, is_test=self.surroundings.is_test))
         except BaseException:
             self._uninstall()
             _release()
@@ -319,6 +339,12 @@ class ReplayBlock(_Block):
             changed = [each for each in verdict["code"]["changed_files"] if each in recorded]
             verdict["code"] = {**verdict["code"], "changed_files": changed}
         return verdict
+
+    def recording(self) -> Recording:
+        """The calls of the replay so far, with those served. Raises: ConfigError before it, or if they are too many."""
+        if self._kept is None:
+            raise ConfigError("there are no calls before the replay", hint="ask in the `with` block, or after it")
+        return self._kept.build(self.run_id)
 
     def read_file(self, path: str | Path) -> bytes:
         """Return a file's content as the replay left it; without the sandbox, the real file's. Raises: OSError."""

@@ -1,1 +1,32 @@
-"""The pytest plug-in and mocked models."""
+"""The pytest plug-in, mocked models, and assertions over recordings.
+
+from spanreplay.testing import Call, assert_trajectory
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from spanreplay.testing.made_calls import MadeCall
+    from spanreplay.testing.matching import ANYTHING, Call, Expected
+    from spanreplay.testing.trajectory import assert_trajectory
+
+__all__ = ["ANYTHING", "Call", "Expected", "MadeCall", "assert_trajectory"]
+
+_LAZY = {
+    "ANYTHING": "spanreplay.testing.matching",
+    "Call": "spanreplay.testing.matching",
+    "Expected": "spanreplay.testing.matching",
+    "MadeCall": "spanreplay.testing.made_calls",
+    "assert_trajectory": "spanreplay.testing.trajectory",
+}
+"""Public name → its module, imported at first use: pytest loads this package in every run."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_LAZY[name]), name)

@@ -14,6 +14,8 @@ from spanreplay.model.errors import ConfigError, SpanreplayError
 
 if TYPE_CHECKING:
     from spanreplay.activate.blocks import Plan
+    from spanreplay.model.call import Recording
+    from spanreplay.redact import RunRedactor
     from spanreplay.replayer.divergence import Divergence
     from spanreplay.runtime.process.surroundings import Surroundings
 
@@ -67,6 +69,22 @@ class ReplaySession:
         if self._replay is None:
             raise ConfigError("there is no verdict: the test is not being replayed", hint="ask in mode replay only")
         return self._replay.verdict()
+
+    def recording(self) -> Recording:
+        """The calls of this test so far, recorded or replayed, for the assertions of `spanreplay.testing`.
+
+        Skips the test if it is neither recorded nor replayed. Raises: DamagedRecording, ConfigError.
+        """
+        block = self._recording or self._replay
+        if block is None:
+            pytest.skip("nothing is known about the test's calls: it is not being recorded or replayed")
+        return block.recording()
+
+    @property
+    def redactor(self) -> RunRedactor | None:
+        """Replaces secrets as the test's calls do."""
+        block = self._recording or self._replay
+        return None if block is None else block.redactor
 
     # ── the plug-in's side ──────────────────────────────────────────────────────────────────────────
     def start(self) -> None:
