@@ -8,18 +8,31 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from spanreplay.testing.behaviour import Shift, assert_behaves_like, find_shifts
     from spanreplay.testing.made_calls import MadeCall
     from spanreplay.testing.matching import ANYTHING, Call, Expected
     from spanreplay.testing.trajectory import assert_trajectory
 
-__all__ = ["ANYTHING", "Call", "Expected", "MadeCall", "assert_trajectory"]
+__all__ = [
+    "ANYTHING",
+    "Call",
+    "Expected",
+    "MadeCall",
+    "Shift",
+    "assert_behaves_like",
+    "assert_trajectory",
+    "find_shifts",
+]
 
 _LAZY = {
     "ANYTHING": "spanreplay.testing.matching",
     "Call": "spanreplay.testing.matching",
     "Expected": "spanreplay.testing.matching",
     "MadeCall": "spanreplay.testing.made_calls",
+    "Shift": "spanreplay.testing.behaviour",
+    "assert_behaves_like": "spanreplay.testing.behaviour",
     "assert_trajectory": "spanreplay.testing.trajectory",
+    "find_shifts": "spanreplay.testing.behaviour",
 }
 """Public name → its module, imported at first use: pytest loads this package in every run."""
 
