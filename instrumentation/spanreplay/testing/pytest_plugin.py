@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -31,6 +32,8 @@ MODE_ALIASES: Final = {"none": "replay", "all": "record", "rewrite": "record", "
 _RECORDING: Final = frozenset({"record", "new"})
 _KEYWORDS: Final = frozenset({"live", "stub", "on_change", "mode", "sandbox"})
 _SIGNATURE: Final = "replay(source=None, *, live=(), stub=(), on_change='stop', mode=None, sandbox=True)"
+_AGREEMENT: Final = "judge_agreement"
+"""Property of a test's report: how often a judge agrees with people."""
 _session_key: Final = pytest.StashKey["ReplaySession"]()
 _renewed_key: Final = pytest.StashKey[bool]()
 """On a test in mode `new`: whether its recording did not fit and is being re-recorded."""
@@ -154,6 +157,24 @@ def pytest_fixture_setup(request: pytest.FixtureRequest) -> Generator[None, Any,
 
     with set_aside():
         return (yield)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+    """Add the agreement of a judge that a test has calibrated to its report."""
+    calibration = sys.modules.get("spanreplay.testing.calibration")
+    if calibration is not None and call.when == "call":
+        item.user_properties += [(_AGREEMENT, text) for text in calibration.take_reports()]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show how often judges agree with people."""
+    reports = [each for name in ("passed", "failed") for each in terminalreporter.getreports(name)]
+    lines = [str(text) for each in reports for name, text in each.user_properties if name == _AGREEMENT]
+    if lines:
+        terminalreporter.section("judges")
+        for line in lines:
+            terminalreporter.line(line)
 
 
 def _session_of(request: pytest.FixtureRequest) -> ReplaySession | None:
