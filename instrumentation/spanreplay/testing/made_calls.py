@@ -19,7 +19,7 @@ from spanreplay.model.call import CallRecord, Kind, Outcome, Recording
 from spanreplay.model.errors import ConfigError
 from spanreplay.redact import Redactor, RunRedactor, load_or_create_key
 
-__all__ = ["JUDGE_LANE", "CallsOfRun", "MadeCall", "RunLike", "read_calls"]
+__all__ = ["JUDGE_LANE", "CallsOfRun", "MadeCall", "RunLike", "is_of_judge", "read_calls"]
 
 JUDGE_LANE: Final = "judge"
 """Label of the lane in which a judge asks its model: its calls are not the agent's."""
@@ -67,6 +67,8 @@ class MadeCall:
 
     is_tool: bool = False
     """Whether it is a call of a tool, an MCP tool included."""
+    span_id: str = ""
+    """The id of its span."""
 
     def __str__(self) -> str:
         shown = ", ".join(f"{name}={_shorten(value)}" for name, value in self.arguments.items())
@@ -107,6 +109,11 @@ def read_calls(run: RunLike) -> CallsOfRun:
     return CallsOfRun(calls, None if redactor is None else redactor.value)
 
 
+def is_of_judge(lane: str) -> bool:
+    """Whether a lane is a judge's, or below one."""
+    return any(part.partition("#")[0] == JUDGE_LANE for part in lane.split("/"))
+
+
 def _load(source: str) -> Recording:
     from spanreplay.recording.source import load_source
     from spanreplay.runtime.process.surroundings import set_aside
@@ -138,7 +145,7 @@ def _pick(calls: Sequence[CallRecord]) -> Iterator[CallRecord]:
     for call in calls:
         parent = by_seq.get(call.parent)
         is_inner = parent is not None and parent.kind == Kind.TOOL.value and parent.name == call.name
-        if not is_inner and not any(part.partition("#")[0] == JUDGE_LANE for part in call.lane.split("/")):
+        if not is_inner and not is_of_judge(call.lane):
             yield call
 
 
@@ -163,6 +170,7 @@ def _read_call(call: CallRecord) -> MadeCall:
         effect=call.effect,
         function=_function_of(call),
         is_tool=is_tool,
+        span_id=call.span_id,
     )
 
 
@@ -170,6 +178,7 @@ def _read_exchange(call: CallRecord, request: Mapping[str, Any], response: Mappi
     body = request.get("body")
     arguments = body if isinstance(body, Mapping) else {"url": request["url"]}
     made = MadeCall(call.number, call.kind, call.name, arguments, effect=call.effect, function=_function_of(call))
+    made = replace(made, span_id=call.span_id)
     chunks = response.get("chunks") or []
     texts = [each[1] for each in chunks if isinstance(each, list) and len(each) == 2 and isinstance(each[1], str)]
     status = response.get("status")

@@ -2,6 +2,7 @@
 
     @pytest.mark.replay                       # recordings/<module>/<test>.replay, beside the test
     @pytest.mark.replay("incident.replay", live=["tool:get_*"])
+    @pytest.mark.canary                       # with --replay-mode=canary, its models run live
 
 The fixtures `mock_llm`, `mock_openai`, `mock_anthropic`, `mock_gemini` and `mock_langchain` answer model calls without
 a recording.
@@ -14,7 +15,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from spanreplay.testing.mock import MockLLM
     from spanreplay.testing.pytest_session import ReplaySession
 
-MODES: Final = ("replay", "record", "once", "new", "off")
+MODES: Final = ("replay", "record", "once", "new", "canary", "off")
 MODE_ALIASES: Final = {"none": "replay", "all": "record", "rewrite": "record", "new_episodes": "new", "auto": "new"}
 """Names of the modes in vcrpy and pytest-recording."""
 _RECORDING: Final = frozenset({"record", "new"})
@@ -48,7 +49,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="replay",
         metavar="{" + ",".join(MODES) + "}",
         help="marked tests: replay their recordings (default); record: record them again; once: record those that "
-        "have no recording yet; new: also record those whose recording no longer fits; off: run as if unmarked; "
+        "have no recording yet; new: also record those whose recording no longer fits; canary: run the "
+        "models of tests marked canary live, and compare their answers; off: run as if unmarked; "
         "vcrpy's none, all, rewrite and new_episodes are understood",
     )
     group.addoption(
@@ -82,6 +84,10 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers",
         f"{_SIGNATURE}: run against a recording: a file, a run id, or by default "
         "recordings/<module>/<test>.replay beside the test",
+    )
+    config.addinivalue_line(
+        "markers",
+        "canary: with --replay-mode=canary, its models run live and their answers are compared with the recorded ones",
     )
     config.addinivalue_line(
         "markers", "replay_block_network(allowed_hosts=()): deny the network to a test, except for these hosts"
@@ -235,7 +241,18 @@ def replay_plan(request: pytest.FixtureRequest, replay_config: dict[str, Any]) -
 
 
 @pytest.fixture
-def replay_session(request: pytest.FixtureRequest, replay_plan: Plan, replay_config: dict[str, Any]) -> ReplaySession:
+def canary_judge() -> Callable[[str], str] | None:
+    """Asks a model whether another answer is as good; override this fixture, or each other answer fails a canary."""
+    return None
+
+
+@pytest.fixture
+def replay_session(
+    request: pytest.FixtureRequest,
+    replay_plan: Plan,
+    replay_config: dict[str, Any],
+    canary_judge: Callable[[str], str] | None,
+) -> ReplaySession:
     """The replay of this test: `.served`, `.divergences`, `.verdict()`, `.mode`; it starts with the test's body."""
     from spanreplay.testing.file_names import safe_name
     from spanreplay.testing.pytest_session import ReplaySession
@@ -264,6 +281,8 @@ def replay_session(request: pytest.FixtureRequest, replay_plan: Plan, replay_con
         warn=item.warn,
         has_sandbox=bool(options.get("sandbox", True)) and not config.getoption("--replay-no-sandbox"),
         surroundings=lambda: _surroundings(item),
+        is_canary=_mode(config) == "canary" and item.get_closest_marker("canary") is not None,
+        judge=canary_judge,
     )
     item.stash[_session_key] = session
     return session
@@ -296,7 +315,7 @@ def _choose_mode(config: pytest.Config, marked: Any, file: str | None) -> str:
             pytest.fail(f"the mark replay: mode {exc}", pytrace=False)
     if mode == "off":
         return mode
-    if file is None:  # a run id names a past run: only a file can be re-recorded
+    if file is None or mode == "canary":  # a run id names a past run: only a file can be re-recorded
         return "replay"
     if mode == "once":
         # In CI a test without a recording fails, with a message that says so

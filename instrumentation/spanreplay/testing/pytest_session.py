@@ -5,7 +5,7 @@ from __future__ import annotations
 import unittest
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import pytest
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from spanreplay.replayer.divergence import Divergence
     from spanreplay.runtime.process.surroundings import Surroundings
 
+_WRONG_MAX: Final = 10
 _NO_VERDICT: Final = (pytest.skip.Exception, pytest.xfail.Exception, pytest.exit.Exception, unittest.SkipTest)
 
 
@@ -37,6 +38,8 @@ class ReplaySession:
         warn: Callable[[Warning], None],
         has_sandbox: bool,
         surroundings: Callable[[], Surroundings],
+        is_canary: bool = False,
+        judge: Callable[[str], str] | None = None,
     ) -> None:
         self.mode = mode
         """`replay`, `record` or `off`."""
@@ -49,6 +52,7 @@ class ReplaySession:
         self._warn = warn
         self._has_sandbox = has_sandbox
         self._surroundings = surroundings
+        self._is_canary, self._judge = is_canary, judge
         self._recording: blocks.RecordBlock | None = None
         self._replay: blocks.ReplayBlock | None = None
         self.is_outdated = False
@@ -97,6 +101,10 @@ class ReplaySession:
                 return
             if Path(self.source).suffix in (".replay", ".jsonl") and not Path(self.source).is_file():
                 raise ConfigError(f"no recording {self.source}", hint=self._how_to_record())
+            if self._is_canary:
+                from spanreplay.testing.canary import LIVE_KINDS
+
+                self.plan = self.plan.live(*LIVE_KINDS)
             self._replay = blocks.replay(self.source, plan=self.plan, sandbox=self._has_sandbox)
             self._replay.surroundings = self._surroundings()
             self._replay.__enter__()
@@ -123,9 +131,13 @@ class ReplaySession:
     def _end_replay(self, block: blocks.ReplayBlock, exc: BaseException | None) -> None:
         block.__exit__(None if exc is None else type(exc), exc, None)
         verdict = block.verdict()
+        now = block.recording() if self._is_canary else None
         block.forget_files()
         self._write_report(verdict)
         if isinstance(exc, (*_NO_VERDICT, KeyboardInterrupt)):
+            return
+        if now is not None and exc is None and verdict["divergences"]:
+            self._examine(verdict, now)
             return
         word = verdict["verdict"]
         self.is_outdated = word != "identical"
@@ -134,9 +146,27 @@ class ReplaySession:
             self._warn(pytest.PytestWarning(f"the recording is incomplete, so not all of it was compared: {reasons}"))
         elif word not in ("identical", "incomplete") and not _is_consequence(verdict, exc):
             _fail(self._describe(verdict, exc), exc)
-        elif exc is None and self._is_strict and (word == "incomplete" or verdict["counts"]["live"]):
+        elif exc is None and self._is_strict and (word == "incomplete" or self._has_unwanted_live(verdict)):
             why = "the recording is incomplete" if word == "incomplete" else "calls ran live"
             _fail(f"--replay-strict: {why}\n{self._describe(verdict, exc)}")
+
+    def _has_unwanted_live(self, verdict: dict[str, Any]) -> bool:
+        """Whether calls ran live in a test that is no canary."""
+        return bool(verdict["counts"]["live"]) and not self._is_canary
+
+    def _examine(self, verdict: dict[str, Any], now: Recording) -> None:
+        """Judge the answers of a canary's models. Raises: pytest.fail.Exception."""
+        from spanreplay.recording.source import load_source
+        from spanreplay.testing.canary import examine
+
+        try:
+            found = examine(verdict, load_source(self.source), now, self._judge)
+        except SpanreplayError as exc:
+            _fail(f"{exc}\nhint: {exc.hint}" if exc.hint else str(exc))
+        if found.wrong:
+            lines = "\n".join(f"  {each}" for each in found.wrong[:_WRONG_MAX])
+            _fail(f"canary: the models behave differently from the recording\n{lines}\n{self._describe(verdict, None)}")
+        self._warn(pytest.PytestWarning(f"canary: {found.accepted} answers differ, and the judge accepts them"))
 
     def _describe(self, verdict: dict[str, Any], exc: BaseException | None) -> str:
         import json
@@ -178,6 +208,6 @@ def _is_consequence(verdict: dict[str, Any], exc: BaseException | None) -> bool:
     )
 
 
-def _fail(message: str, cause: BaseException | None = None) -> None:
+def _fail(message: str, cause: BaseException | None = None) -> NoReturn:
     failure = pytest.fail.Exception(message, pytrace=False)
     raise failure from (cause if isinstance(cause, Exception) else None)  # a ReplayMiss only repeats the report
