@@ -166,7 +166,8 @@ class ReplaySession:
         if found.wrong:
             lines = "\n".join(f"  {each}" for each in found.wrong[:_WRONG_MAX])
             _fail(f"canary: the models behave differently from the recording\n{lines}\n{self._describe(verdict, None)}")
-        self._warn(pytest.PytestWarning(f"canary: {found.accepted} answers differ, and the judge accepts them"))
+        if found.accepted:
+            self._warn(pytest.PytestWarning(f"canary: {found.accepted} answers differ, and the judge accepts them"))
 
     def _describe(self, verdict: dict[str, Any], exc: BaseException | None) -> str:
         import json
