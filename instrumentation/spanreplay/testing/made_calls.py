@@ -18,12 +18,17 @@ from spanreplay.model import config
 from spanreplay.model.call import CallRecord, Kind, Outcome, Recording
 from spanreplay.model.errors import ConfigError
 from spanreplay.redact import Redactor, RunRedactor, load_or_create_key
+from spanreplay.runtime.calls.bodies import BODY
+from spanreplay.seams.machine.arguments import FUNCTIONS, METHODS, STATEMENTS
 
 __all__ = ["JUDGE_LANE", "CallsOfRun", "MadeCall", "RunLike", "is_of_judge", "read_calls"]
 
 JUDGE_LANE: Final = "judge"
 """Label of the lane in which a judge asks its model: its calls are not the agent's."""
 _CALL_TOOL: Final = "tools/call"
+_MACHINE_MODULES: Final = frozenset(name.partition(".")[0] for name in (*FUNCTIONS, *STATEMENTS, *METHODS))
+_LOOKS: Final = frozenset({"access", "listdir", "lookup", "lstat", "open", "readlink", "scandir", "stat"})
+"""Names of reads of files and folders."""
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
@@ -66,7 +71,7 @@ class MadeCall:
     """Of a call to a model: the calls of tools that its answer asks for."""
 
     is_tool: bool = False
-    """Whether it is a call of a tool, an MCP tool included."""
+    """Whether it is a call of a tool, an MCP tool included; files, programs and databases are none."""
     span_id: str = ""
     """The id of its span."""
 
@@ -154,7 +159,7 @@ def _read_call(call: CallRecord) -> MadeCall:
     if "url" in request and "method" in request:
         return _read_exchange(call, request, response)
     arguments = _decode(request.get("arguments", {}))
-    is_tool = call.kind == Kind.TOOL.value
+    is_tool = call.kind == Kind.TOOL.value and not _is_of_machine(call)
     if call.kind == Kind.MCP.value and isinstance(arguments, Mapping):
         parameters = arguments.get("params") or {}
         is_tool = arguments.get("method") == _CALL_TOOL
@@ -172,6 +177,17 @@ def _read_call(call: CallRecord) -> MadeCall:
         is_tool=is_tool,
         span_id=call.span_id,
     )
+
+
+def _is_of_machine(call: CallRecord) -> bool:
+    """Whether a call is a file, a program, a socket or a database, which are recorded as tools too.
+
+    They have the name of a function that is recorded at the level of the machine, and no body of the agent's.
+    """
+    if BODY in call.meta or call.call_id:
+        return False
+    first, dot, _ = call.name.partition(".")
+    return first in (_MACHINE_MODULES if dot else _LOOKS)
 
 
 def _read_exchange(call: CallRecord, request: Mapping[str, Any], response: Mapping[str, Any]) -> MadeCall:

@@ -68,10 +68,16 @@ def _select(read: CallsOfRun, matchers: Sequence[Matcher], kinds: frozenset[str]
     if of == "asked":
         found = [asked for call in read.calls for asked in call.asked]
     else:
-        found = [call for call in read.calls if call.is_tool or call.kind in named]
+        found = [call for call in read.calls if call.is_tool or call.kind in named or _is_named(call, matchers)]
     if len(found) + len(matchers) > CALLS_MAX:
         raise ConfigError(f"{len(found)} calls are too many to compare; at most {CALLS_MAX} with the expected ones")
     return found
+
+
+def _is_named(call: MadeCall, matchers: Sequence[Matcher]) -> bool:
+    """Whether the list writes out a file, program or database, as `subprocess.*` or `open`; `*` is not enough."""
+    first = call.name.partition(".")[0]
+    return any(each.call is not None and first in each.call.name and each.has_name(call) for each in matchers)
 
 
 def _is_wrong(pair: Pair, mode: str) -> bool:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -204,6 +207,37 @@ def test_s31_a_run_can_be_named_in_every_way(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "redact.key").unlink()
     with pytest.raises(AssertionError, match="hidden by redaction"):
         assert_trajectory(file, expected)
+
+
+def test_s31_tools_of_an_mcp_server_are_tools(tmp_path: Path) -> None:
+    """Calls of a real MCP server's tools count with their own arguments, once if a tool only passes them on."""
+    from mcp import ClientSession, StdioServerParameters
+    from mcp.client.stdio import stdio_client
+
+    server = StdioServerParameters(command=sys.executable, args=["-m", "mcp_server_time"])
+
+    async def work() -> None:
+        with Path(os.devnull).open("w") as errors:
+            async with stdio_client(server, errlog=errors) as (read, write), ClientSession(read, write) as session:
+                await session.initialize()
+                await session.list_tools()
+
+                @spanreplay.boundary("tool", name="get_current_time")
+                async def get_current_time(zone: str) -> None:
+                    await session.call_tool("get_current_time", {"timezone": zone})
+
+                await session.call_tool("get_current_time", {"timezone": "Asia/Tokyo"})
+                await get_current_time("Europe/Paris")
+
+    with spanreplay.record(name="agent", directory=tmp_path) as block:
+        asyncio.run(work())
+    tokyo, paris = (
+        Call("get_current_time", {"timezone": "Asia/Tokyo"}),
+        Call("get_current_time", {"zone": "Europe/Paris"}),
+    )
+    assert_trajectory(block, [tokyo, paris])
+    assert_trajectory(block, ["mcp:get_*"], "superset")
+    assert_trajectory(block, ["subprocess.*", "get_*", "get_*"])  # the server is a program
 
 
 AGENT: Final = """
