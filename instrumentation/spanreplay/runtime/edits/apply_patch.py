@@ -3,7 +3,7 @@
 A function call's request is `{"arguments": {…}}`, its response `{"value": …}`. An HTTP exchange's request is
 `{"method", "url", "headers", "body"}`, its response `{"status", "headers", "chunks": [[ms, text]…]}`. Paths lead into
 the arguments and the value, or into the body of the request and of the response. `system` is the system prompt in any
-protocol; `response.text` is the text of a model's answer, also in a stream.
+protocol; `response.text` is the text of a model's answer, also in a stream (`events`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from spanreplay.model.call import Outcome
 from spanreplay.model.json_text import dump
+from spanreplay.runtime.edits.events import find_in, is_event_stream, patch_events
 from spanreplay.runtime.edits.patch import ADD, SET, Patch, Step, Unfit, edit
 
 _SYSTEM_ROLES: Final = ("system", "developer")
@@ -31,16 +32,6 @@ _TEXT_PATHS: Final[tuple[tuple[Step, ...], ...]] = (
     ("response",),
 )
 """Where providers put the text of an answer."""
-_DELTA_PATHS: Final[tuple[tuple[Step, ...], ...]] = (
-    ("choices", 0, "delta", "content"),
-    ("choices", 0, "text"),
-    ("delta", "text"),
-    ("delta",),
-    ("candidates", 0, "content", "parts", 0, "text"),
-    ("message", "content"),
-    ("response",),
-)
-"""Where providers put a piece of the text in an event of a stream."""
 _REASONS: Final = {each.value: each.phrase for each in HTTPStatus}
 _ERRORS_FROM: Final = 400
 
@@ -152,14 +143,14 @@ def patch_response(response: str, outcome: str, patches: Iterable[Patch]) -> tup
 
 def _patch_exchange(value: dict[str, Any], patch: Patch) -> dict[str, Any]:
     if patch.is_error:
-        raise patch.fail("an HTTP exchange can't be made to raise: set its response")
+        raise patch.fail("an HTTP exchange can't be made to raise; it can answer: llm[2] answers 503")
     pieces = [chunk[1] for chunk in value["chunks"]]
     if not all(isinstance(piece, str) for piece in pieces):
         raise patch.fail("the body of this response is not text", 0)
     text = "".join(pieces)
     first_ms = value["chunks"][0][0] if value["chunks"] else 0
-    if text.lstrip()[:6] in ("data: ", "event:") or text.lstrip().startswith("data:"):
-        return {**value, "chunks": _patch_events(value["chunks"], patch)}
+    if is_event_stream(text):
+        return {**value, "chunks": patch_events(value["chunks"], patch)}
     body = _load(text)
     path = _response_path(body, patch)
     changed = _edit(body, patch, path)
@@ -191,66 +182,10 @@ def _without_length(headers: list[list[str]]) -> list[list[str]]:
 def _response_path(body: Any, patch: Patch) -> Sequence[Step]:
     if patch.path != ("text",) or (isinstance(body, dict) and "text" in body):
         return patch.path
-    path = next((p for p in _TEXT_PATHS if isinstance(_find(body, p), str)), None)
+    path = next((p for p in _TEXT_PATHS if isinstance(find_in(body, p), str)), None)
     if path is None:
         raise patch.fail("this answer has no text to set", 0)
     return path
-
-
-def _find(value: Any, path: Sequence[Step]) -> Any:
-    for step in path:
-        if isinstance(value, dict) and isinstance(step, str):
-            value = value.get(step)
-        elif isinstance(value, list) and isinstance(step, int) and step < len(value):
-            value = value[step]
-        else:
-            return None
-    return value
-
-
-def _patch_events(chunks: list[list[Any]], patch: Patch) -> list[list[Any]]:
-    """Server-sent events with other text: all of it in the first event that has any, none in the later ones."""
-    if patch.path != ("text",) or patch.op not in (SET, ADD) or not isinstance(patch.value, str):
-        raise patch.fail("this response is a stream: only response.text can be set", 0)
-    lines = "".join(str(chunk[1]) for chunk in chunks).split("\n")
-    found = [(number, *piece) for number, line in enumerate(lines) if (piece := _read_piece(line)) is not None]
-    texts = [number for number, event, path in found if _find(event, path)]
-    if not texts:
-        raise patch.fail("this answer has no text to set", 0)
-    at = texts[0] if patch.op == SET else texts[-1]
-    for number, event, path in found:
-        before = str(_find(event, path))
-        now = patch.value if number == at else ""
-        if patch.op == ADD:
-            now = before + patch.value if number == at else before
-        lines[number] = "data: " + dump(edit(event, _setting(path, now)))
-    return _in_pieces("\n".join(lines), chunks)
-
-
-def _read_piece(line: str) -> tuple[dict[str, Any], Sequence[Step]] | None:
-    """An event with a piece of the answer's text, and the path to that text."""
-    event = _load(line[5:]) if line.startswith("data:") else None
-    if not isinstance(event, dict):
-        return None
-    path = next((p for p in _DELTA_PATHS if isinstance(_find(event, p), str)), None)
-    if path is None or (path == ("delta",) and "output_text" not in str(event.get("type", ""))):
-        return None
-    return event, path
-
-
-def _setting(path: Sequence[Step], value: str) -> Patch:
-    from spanreplay.runtime.edits.selector import Selector
-
-    return Patch("", Selector("*"), "response", tuple(path), SET, value)
-
-
-def _in_pieces(text: str, chunks: list[list[Any]]) -> list[list[Any]]:
-    """One chunk per event, as far as there were chunks; the rest goes with the last."""
-    events = [event + "\n\n" for event in text.split("\n\n") if event]
-    room = max(1, len(chunks))
-    if len(events) > room:
-        events = [*events[: room - 1], "".join(events[room - 1 :])]
-    return [[chunks[i][0], event] for i, event in enumerate(events)]
 
 
 def _load(text: str) -> Any:

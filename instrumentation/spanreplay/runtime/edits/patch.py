@@ -4,6 +4,8 @@
     llm[*].temperature = 0                         every model call
     tool:get_price[2].response.price = 12.5        serve another price
     delete llm[3].tools[0]                         remove a field
+    tool:get_price[2] raises TimeoutError: no answer   raise an exception
+    llm[2] answers 503 {"error": "overloaded"}     serve another HTTP status and body
 
 SELECTOR[NUMBER] names the calls, the path names a field, `=` sets it, `+=` adds to text, numbers, lists and objects.
 Values are JSON; anything else is taken as text if it can't be mistaken for JSON. `request.` may be omitted from a field
@@ -12,6 +14,7 @@ of a request. Paths also lead into text that contains JSON.
 
 from __future__ import annotations
 
+import builtins
 import json
 import re
 from collections.abc import Sequence
@@ -28,6 +31,11 @@ STEPS_MAX: Final = 50
 KEYS_SHOWN_MAX: Final = 12
 _NAME: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_$-]*")
 _INDEX: Final = re.compile(r"\[\s*(-?\d+)\s*\]")
+_WHOLE: Final = re.compile(r"\s+(raises|answers)\s+(?=\S)")
+_RAISED: Final = re.compile(r"((?:[A-Za-z_]\w*\.)*)([A-Za-z_]\w*)(?::\s*(.*))?\Z", re.DOTALL)
+_ANSWERED: Final = re.compile(r"([1-5]\d\d)(?:\s+(.*))?\Z", re.DOTALL)
+_OF_BODY: Final = ("content-length", "content-encoding", "transfer-encoding")
+"""Headers that describe the recorded body, and not another one."""
 _LOOKS_LIKE_JSON: Final = frozenset('"{[-0123456789')
 _HINT: Final = 'for example: llm[3].system += "ask first", or tool:get_price[2].response = 12.5'
 Step = str | int
@@ -118,6 +126,9 @@ def parse_patch(text: str) -> Patch:
     is_delete = text.lstrip().startswith(f"{DELETE} ")
     start = len(text) - len(text.lstrip()) + (len(DELETE) + 1 if is_delete else 0)
     selector, at = _read_selector(text, start)
+    whole = None if is_delete else _WHOLE.match(text, at)
+    if whole is not None:
+        return _read_whole(text, selector, whole[1], whole.end())
     path, columns, at = _read_path(text, at)
     side = str(path[0]) if path and path[0] in (REQUEST, RESPONSE) else ""
     if side:
@@ -128,6 +139,26 @@ def parse_patch(text: str) -> Patch:
     if is_delete and not path:
         raise point_at("a call as a whole can't be deleted: name a field", text, start)
     return Patch(text, selector, side or REQUEST, tuple(path), op, value, tuple(columns) or (start,))
+
+
+def _read_whole(text: str, selector: Selector, verb: str, at: int) -> Patch:
+    """Read what follows `raises` or `answers`."""
+    written, columns = text[at:].rstrip(), (at,)
+    if verb == "answers":
+        answer = _ANSWERED.match(written)
+        if answer is None:
+            raise point_at("an HTTP status and a body belong here", text, at, "for example: llm[2] answers 503")
+        value = {"status": int(answer[1]), "headers": [], "without": list(_OF_BODY), "body": answer[2] or ""}
+        return Patch(text, selector, RESPONSE, (), SET, value, columns, is_answer=True)
+    raised = _RAISED.match(written)
+    named = getattr(builtins, raised[2], None) if raised is not None and not raised[1] else Exception
+    if raised is None or not (isinstance(named, type) and issubclass(named, Exception)):
+        hint = "for example: TimeoutError: no answer, or httpx.ConnectError: refused"
+        raise point_at("the name of an exception belongs here", text, at, hint)
+    module = raised[1].rstrip(".") or "builtins"
+    args = [raised[3]] if raised[3] else []
+    value = {"$type": "exception", "class": f"{module}:{raised[2]}", "args": args}
+    return Patch(text, selector, RESPONSE, (), SET, value, columns, is_error=True)
 
 
 def _skip(text: str, at: int) -> int:

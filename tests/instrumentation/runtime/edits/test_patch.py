@@ -14,7 +14,7 @@ from spanreplay.model.errors import ConfigError
 from spanreplay.replayer.resolve.directions import Directions
 from spanreplay.replayer.resolve.plan import Plan
 from spanreplay.runtime.edits.apply_patch import patch_arguments, patch_body, patch_response
-from spanreplay.runtime.edits.patch import edit, parse_patch
+from spanreplay.runtime.edits.patch import Patch, edit, parse_patch
 from support.replay_calls import Asked, record_calls
 
 CHAT = {"model": "m", "messages": [{"role": "system", "content": "be kind. "}, {"role": "user", "content": "hi"}]}
@@ -33,6 +33,7 @@ CHAT = {"model": "m", "messages": [{"role": "system", "content": "be kind. "}, {
         ("delete llm[3].tools[0]", "request", ("tools", 0), "delete", None),
         ("llm:openai.chat.completions@main/*[2..3].seed = true", "request", ("seed",), "=", True),
         ('tool:f[1].x = "a = b"', "request", ("x",), "=", "a = b"),
+        ("tool:f[1].raises = 2", "request", ("raises",), "=", 2),
     ],
 )
 def test_s64_patch_is_read(text: str, side: str, path: tuple[Any, ...], op: str, value: Any) -> None:
@@ -57,6 +58,10 @@ def test_s64_patch_is_read(text: str, side: str, path: tuple[Any, ...], op: str,
         ("llm[3].x = 1.2.3", "not JSON", ".3"),
         ("delete llm[3]", "name a field", "llm[3]"),
         ("delete llm[3].x = 1", "nothing follows", "= 1"),
+        ("tool:f[1] raises Nothing: x", "name of an exception", "Nothing"),
+        ("tool:f[1] raises print", "name of an exception", "print"),
+        ("tool:f[1] raises SystemExit", "name of an exception", "SystemExit"),
+        ("llm[1] answers maybe", "HTTP status and a body", "maybe"),
     ],
 )
 def test_s64_bad_patch_is_refused_with_a_caret(text: str, problem: str, pointed_at: str) -> None:
@@ -194,8 +199,66 @@ def test_s64_text_of_a_stream_is_set() -> None:
     texts = [json.loads(line)["choices"][0]["delta"]["content"] for line in lines[:-1]]
     assert texts == ["", "hold", ""]
     assert len(json.loads(changed)["chunks"]) == len(events)
-    with pytest.raises(ConfigError, match=r"only response\.text can be set"):
+    with pytest.raises(ConfigError, match=r"only response\.text and response\.events can be set"):
         patch_response(exchange(*events), "ok", [parse_patch("llm[1].response.choices[0] = 1")])
+
+
+EVENTS = (
+    'event: delta\ndata: {"n": 1}\n\n',
+    'event: delta\ndata: {"n": 2, "text": "x"}\n\n',
+    ": a comment\n\n",
+    'event: end\ndata: {"n": 3}\n\n',
+    "data: [DONE]\n\n",
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("llm[1].response.events[1].n = 7", (EVENTS[0], 'event: delta\ndata: {"n":7,"text":"x"}\n\n', EVENTS[3])),
+        ("delete llm[1].response.events[1].text", (EVENTS[0], 'event: delta\ndata: {"n":2}\n\n', EVENTS[3])),
+        ("delete llm[1].response.events[0]", (EVENTS[1], EVENTS[3])),
+        ('llm[1].response.events += {"n": 1}', (EVENTS[0], EVENTS[1], EVENTS[3], EVENTS[0])),
+        ('llm[1].response.events = [{"n": 3}, {"n": 1}]', (EVENTS[3], EVENTS[0])),
+        ("llm[1].response.events = []", ()),
+    ],
+)
+def test_s64_events_of_a_stream_are_changed_one_by_one(text: str, expected: tuple[str, ...]) -> None:
+    """An event is set, removed or added by its number; the others stay as they were sent, [DONE] included."""
+    changed, outcome = patch_response(exchange(*EVENTS), "ok", [parse_patch(text)])
+    assert body_of(changed) == "".join([*expected, EVENTS[4]])
+    assert outcome == "ok"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("llm[1].response.events = 3", "the events of a stream are a list"),
+        ("delete llm[1].response.events", "can be set, but not removed"),
+        ("llm[1].response.events[9].n = 3", "there is no element 9"),
+    ],
+)
+def test_s64_events_that_do_not_fit_are_refused(text: str, problem: str) -> None:
+    """A patch of events that aren't there, or that would leave no list of them, is refused."""
+    with pytest.raises(ConfigError, match=problem):
+        patch_response(exchange(*EVENTS), "ok", [parse_patch(text)])
+
+
+def test_s64_call_raises_or_answers_another_status() -> None:
+    """A function call is made to raise an exception by its name, an HTTP exchange to answer with a status and body."""
+    changed, outcome = patch_response('{"value": 1}', "ok", [parse_patch("tool:f[1] raises TimeoutError: no answer")])
+    error = {"$type": "exception", "class": "builtins:TimeoutError", "args": ["no answer"]}
+    assert (json.loads(changed), outcome) == ({"error": error}, "error")
+    named = parse_patch("tool:f[1] raises httpx.ConnectError").value
+    assert (named["class"], named["args"]) == ("httpx:ConnectError", [])
+    changed, outcome = patch_response(exchange('{"a": 1}'), "ok", [parse_patch('llm[1] answers 503 {"b": 2}')])
+    answer = json.loads(changed)
+    assert (answer["status"], answer["headers"], answer["chunks"], outcome) == (503, [], [[0, '{"b": 2}']], "error")
+    with pytest.raises(ConfigError, match="llm\\[2\\] answers 503"):
+        patch_response(exchange("{}"), "ok", [parse_patch("llm[1] raises TimeoutError")])
+    with pytest.raises(ConfigError, match="no single answer"):
+        patch_response('{"value": 1}', "ok", [parse_patch("tool:f[1] answers 503")])
+    assert Patch.from_json(parse_patch("tool:f[1] raises KeyError: x").to_json()).is_error
 
 
 def test_s64_recorded_error_becomes_a_value() -> None:
