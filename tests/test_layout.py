@@ -34,7 +34,18 @@ HEAVY = (
     "pydantic",
 )
 PUBLIC_NAMES = {
-    "spanreplay": ["Plan", "ReplayMiss", "SpanreplayError", "VERSION", "boundary", "human", "record", "replay", "run"],
+    "spanreplay": [
+        "Plan",
+        "ReplayMiss",
+        "SpanreplayError",
+        "VERSION",
+        "boundary",
+        "human",
+        "perturbations",
+        "record",
+        "replay",
+        "run",
+    ],
 }
 GENERATED = ("_pb2.py", "_pb2_grpc.py")
 

@@ -14,14 +14,27 @@ from spanreplay.runtime.calls.declared import boundary
 if TYPE_CHECKING:
     from spanreplay.activate.blocks import Plan, record, replay
     from spanreplay.seams import human
+    from spanreplay.testing.perturbations import perturbations
     from spanreplay.units import run
 
-__all__ = ["VERSION", "Plan", "ReplayMiss", "SpanreplayError", "boundary", "human", "record", "replay", "run"]
+__all__ = [
+    "VERSION",
+    "Plan",
+    "ReplayMiss",
+    "SpanreplayError",
+    "boundary",
+    "human",
+    "perturbations",
+    "record",
+    "replay",
+    "run",
+]
 __version__ = VERSION
 
 _LAZY = {
     "Plan": "spanreplay.activate.blocks",
     "human": "spanreplay.seams.human",
+    "perturbations": "spanreplay.testing.perturbations",
     "record": "spanreplay.activate.blocks",
     "replay": "spanreplay.activate.blocks",
     "run": "spanreplay.units",

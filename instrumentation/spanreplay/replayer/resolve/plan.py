@@ -50,7 +50,7 @@ class Rule:
         return self.when is None and not self.selector.is_numbered and not self.selector.lane
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True, init=False, repr=False)
 class Plan:
     """Which calls are served and which run live; immutable: every method returns a new plan.
 
@@ -103,6 +103,19 @@ class Plan:
         for name, value in fields.items():
             object.__setattr__(self, name, value)
         self._check()
+
+    def __repr__(self) -> str:
+        """The plan as a program writes it; what its methods for calls and patches don't say follows as a dict."""
+        said = [f".{rule.action}({_shown(rule)!r})" for rule in self.rules]
+        said += [f".changed({self.on_change!r})"] if self.on_change != STOP else []
+        said += [f".changed({rule.action!r}, {str(rule.selector)!r})" for rule in self.changes]
+        said += [f".set({', '.join(repr(patch.text) for patch in self.patches)})"] if self.patches else []
+        rest = {k: v for k, v in self.describe().items() if k not in (STUB, LIVE, "on_change", "changes", "set")}
+        return f"Plan(){''.join(said)}{f' with {rest}' if rest else ''}"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """The same in IPython and in Hypothesis, which otherwise list a dataclass's fields."""
+        printer.text(repr(self))
 
     def _check(self) -> None:
         count = len(self.rules) + len(self.changes) + len(self.patches)

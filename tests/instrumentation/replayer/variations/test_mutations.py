@@ -7,7 +7,7 @@ import json
 import pytest
 
 from spanreplay.model.errors import ConfigError
-from spanreplay.replayer.resolve.mutations import find_mutations
+from spanreplay.replayer.variations.mutations import find_mutations
 from spanreplay.runtime.edits.apply_patch import patch_response
 from spanreplay.runtime.edits.patch import parse_patch
 from support.recordings import make_incident

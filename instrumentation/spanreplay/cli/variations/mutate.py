@@ -3,37 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import tempfile
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from spanreplay.cli.agent.child import describe_end, hashing_as
-from spanreplay.cli.agent.launch import (
-    Agent,
-    build_environ,
-    check_not_isolated,
-    find_agent,
-    keep_key,
-    recorded_hash_secret,
-    recorded_hash_seed,
-)
-from spanreplay.cli.agent.settle import settle
-from spanreplay.cli.replay import Source, open_source, work_folder
+from spanreplay.cli.agent.launch import check_not_isolated, find_agent
+from spanreplay.cli.replay import open_source, work_folder
 from spanreplay.cli.runs import runs
 from spanreplay.cli.terminal import counting, open_console, print_json, say
-from spanreplay.model.errors import ConfigError, SpanreplayError
-from spanreplay.replayer.resolve.mutations import TEXT_SHOWN, Mutation, find_mutations
-from spanreplay.report.json import parse
-from spanreplay.report.shape import Verdict
+from spanreplay.cli.variations.trials import Trial, Trials, jobs_option, timeout_option
+from spanreplay.model.errors import ConfigError
+from spanreplay.replayer.variations.mutations import Mutation, find_mutations
 
+TEXT_SHOWN: Final = 60
 MUTATIONS_MAX: Final = 10_000
-_JOBS: Final = min(16, os.cpu_count() or 1)
 NOTHING, CALLS, OUTPUT, BROKEN = "nothing", "calls", "output", "broken"
 _WORDS: Final = {NOTHING: "nothing", CALLS: "another call", OUTPUT: "the output", BROKEN: "the replay broke"}
 
@@ -56,16 +41,8 @@ _WORDS: Final = {NOTHING: "nothing", CALLS: "another call", OUTPUT: "the output"
     "--only", default="*", metavar="CALLS", help="Change only these calls, e.g. 'llm:*' or 'tool:get_price[2]'."
 )
 @click.option("--field", "fields", default="*", metavar="GLOB", help="Change only these fields, e.g. 'usage.*'.")
-@click.option(
-    "-j",
-    "--jobs",
-    type=click.IntRange(1, 64),
-    default=_JOBS,
-    help="Replays that run in parallel; default: the number of cores.",
-)
-@click.option(
-    "--timeout", type=click.IntRange(1), default=300, show_default=True, help="Time limit of one replay, in seconds."
-)
+@jobs_option
+@timeout_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def mutate_command(
     *, source: str, command: tuple[str, ...], jobs: int, timeout: int, as_json: bool, **chosen: Any
@@ -87,12 +64,13 @@ def mutate_command(
         mutations = find_mutations(found.recording, **chosen)
         if not mutations:
             raise ConfigError(f"no answer in this run has a field that could be changed (--only {chosen['only']!r})")
-        _check_identical(_replay(agent, found, folder, (), timeout))
+        trials = Trials(agent, found, folder, timeout)
+        _check_identical(trials.replay(()))
         results = []
         with ThreadPoolExecutor(jobs) as pool, counting("mutating", len(mutations)) as told:
-            verdicts = pool.map(lambda m: _replay(agent, found, folder, (m.patch,), timeout), mutations)
-            for number, (mutation, verdict) in enumerate(zip(mutations, verdicts, strict=True), start=1):
-                results.append(_describe(mutation, verdict))
+            done = pool.map(lambda m: trials.replay((m.patch,)), mutations)
+            for number, (mutation, trial) in enumerate(zip(mutations, done, strict=True), start=1):
+                results.append(_describe(mutation, trial))
                 told(number)
     if as_json:
         print_json({"run_id": found.recording.run_id, "seed": chosen["seed"], "mutations": results})
@@ -100,49 +78,8 @@ def mutate_command(
         _print(results)
 
 
-def _replay(agent: Agent, found: Source, folder: Path, patches: tuple[str, ...], timeout: int) -> Verdict | str:
-    """The verdict, or the reason why there is none, in words; the agent's output is discarded."""
-    from spanreplay.replayer.resolve.plan import build_plan
-
-    folder = Path(tempfile.mkdtemp(dir=folder))
-    report = folder / "verdict.json"
-    told = {
-        "SPANREPLAY_MODE": "replay",
-        "SPANREPLAY_REPLAY_SOURCE": found.name,
-        "SPANREPLAY_REPLAY_REPORT": str(report),
-        "SPANREPLAY_REPLAY_PID": "",
-        "SPANREPLAY_REPLAY_PLAN": build_plan(patches=patches).to_json(),
-        "SPANREPLAY_DIR": str(folder / "data"),  # keeps hundreds of replays out of the user's list of runs
-        "OTEL_EXPORTER_OTLP_ENDPOINT": "",
-    }
-    quiet = subprocess.DEVNULL
-    seed = recorded_hash_seed(found.recording)
-    environ = build_environ(os.environ, keep_key(told), is_replay=True, hash_seed=seed)
-    try:
-        with hashing_as(recorded_hash_secret(found.recording), agent.argv, environ) as (words, source):
-            done = subprocess.run(
-                words,
-                env=environ,
-                stdin=quiet,
-                stdout=quiet,
-                stderr=quiet,
-                timeout=timeout,
-                check=False,
-                pass_fds=source,
-            )
-    except subprocess.TimeoutExpired:
-        return f"it did not end within {timeout} s"
-    except OSError as exc:
-        raise ConfigError(f"cannot run {agent.argv[0]!r}: {exc.strerror or exc}") from exc
-    try:
-        verdict = parse(report.read_text(encoding="utf-8"))
-    except (OSError, SpanreplayError):
-        return f"the agent {describe_end(done.returncode)} without a verdict"
-    return settle(verdict, done.returncode, found.recording.completeness())
-
-
-def _check_identical(verdict: Verdict | str) -> None:
-    word = verdict if isinstance(verdict, str) else verdict["verdict"]
+def _check_identical(trial: Trial) -> None:
+    word = trial.why if trial.verdict is None else trial.verdict["verdict"]
     if word != "identical":
         raise ConfigError(
             f"the unchanged run does not replay identically ({word}), so nothing can be learned from changing it",
@@ -150,8 +87,8 @@ def _check_identical(verdict: Verdict | str) -> None:
         )
 
 
-def _describe(mutation: Mutation, verdict: Verdict | str) -> dict[str, Any]:
-    effect, detail = _judge(mutation, verdict)
+def _describe(mutation: Mutation, trial: Trial) -> dict[str, Any]:
+    effect, detail = _judge(mutation, trial)
     return {
         "call": mutation.call,
         "boundary": mutation.boundary,
@@ -164,10 +101,11 @@ def _describe(mutation: Mutation, verdict: Verdict | str) -> dict[str, Any]:
     }
 
 
-def _judge(mutation: Mutation, verdict: Verdict | str) -> tuple[str, str]:
+def _judge(mutation: Mutation, trial: Trial) -> tuple[str, str]:
     """The effect of a mutation and its first difference; the mutated answer itself does not count as one."""
-    if isinstance(verdict, str):
-        return BROKEN, verdict
+    verdict = trial.verdict
+    if verdict is None:
+        return BROKEN, trial.why
     if verdict["verdict"] not in ("identical", "diverged"):
         return BROKEN, verdict["verdict"]
     found = [

@@ -1,0 +1,1 @@
+"""Commands that replay a run many times, each time with other answers."""
