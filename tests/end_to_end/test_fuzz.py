@@ -113,7 +113,7 @@ if share > 1000:
 
 
 @pytest.mark.slow
-def test_s37_check_decides_what_a_failure_is(provider: Provider, workplace: Workplace) -> None:
+def test_s37_n10_check_decides_and_failures_are_saved(provider: Provider, workplace: Workplace) -> None:
     """A check sees exit status, output and calls; what it refuses is told in its words, as options of `replay`."""
     workplace.write("agent.py", AGENT.replace("    sell_everything()", "    pass"))
     workplace.write("check.py", CHECK)
@@ -123,10 +123,11 @@ def test_s37_check_decides_what_a_failure_is(provider: Provider, workplace: Work
     done = _fuzz(workplace, "--check", f"{workplace.python} check.py", *chosen, status=0)
     assert "no failure in 12 variations" in done.stderr
     workplace.write("check.py", CHECK.replace("share > 1000", "share < 0"))
-    done = _fuzz(workplace, "--check", f"{workplace.python} check.py", *chosen, status=3)
+    done = _fuzz(workplace, "--check", f"{workplace.python} check.py", *chosen, "--save", "found", status=3)
     assert "✘ a share of -1000" in done.stdout
     assert "--set 'tool:stock[1].response.count = -1'" in done.stdout
     assert "left the recording, so their end is unknown" in done.stderr
+    _check_saved(workplace)
     workplace.write("check.py", "raise SystemExit('never content')")
     refused = _fuzz(workplace, "--check", f"{workplace.python} check.py", status=1)
     assert "the unchanged run does not pass" in refused.stderr
@@ -135,6 +136,17 @@ def test_s37_check_decides_what_a_failure_is(provider: Provider, workplace: Work
     assert "cannot run the check 'no-such-program'" in refused.stderr
     refused = _fuzz(workplace, "--only", "mcp", status=1)
     assert "no answer in this run has a field that could be changed" in refused.stderr
+
+
+def _check_saved(workplace: Workplace) -> None:
+    """The failure is a recording that replays as it says without options, and names what it was derived from."""
+    (saved,) = (workplace.path / "found").iterdir()
+    replayed = workplace.replay("agent.py", source=str(saved))
+    assert (replayed.status, replayed.verdict["verdict"]) == (0, "identical")
+    assert replayed.stdout.split()[-1] == "-1000"
+    origin = f"derived from {workplace.recording().run_id} by fuzz: it does not show what happened"
+    assert origin in replayed.stderr
+    assert origin in workplace.run("show", str(saved)).stdout
 
 
 STREAMING = """

@@ -34,6 +34,7 @@ COMMANDS: Final = {
     "promote": ("compare.promote", "Turn a run that went wrong, or was right, into a test"),
     "mutate": ("variations.mutate", "Find out which recorded fields the outcome depends on"),
     "fuzz": ("variations.fuzz", "Find answers near the recorded ones with which the agent fails"),
+    "minimize": ("variations.minimize", "Find the smallest recording with which an agent still fails"),
     "drift": ("drift", "Find models that answer equal requests differently than before"),
     "report": ("report", "Show a replay's verdict in another format"),
     "export": ("export", "Write a run to a .replay file"),

@@ -33,6 +33,7 @@ from spanreplay.model import config
 from spanreplay.model.call import Recording
 from spanreplay.model.errors import ConfigError, SourceError, SpanreplayError
 from spanreplay.recording.catalog import Catalog
+from spanreplay.recording.derived import describe_origin
 from spanreplay.replayer.resolve.plan import COMPARABLE
 from spanreplay.report.json import dump, parse
 from spanreplay.report.shape import EXIT_STATUS, SCHEMA, Verdict
@@ -151,6 +152,8 @@ def print_verdict(verdict: Verdict) -> None:
 
 def _warn_incomplete(recording: Recording) -> None:
     completeness = recording.completeness()
+    if describe_origin(recording):
+        say(describe_origin(recording))
     if recording.is_imported:
         say("; ".join(completeness.reasons[:REASONS_SAID_MAX]))
     elif not completeness.is_complete:

@@ -21,6 +21,7 @@ from spanreplay.model.errors import RunNotFound
 from spanreplay.model.escape import escape, shorten
 from spanreplay.model.lane_names import name_lane
 from spanreplay.recording.catalog import PARENT
+from spanreplay.recording.derived import describe_origin
 from spanreplay.recording.sampling.tally import describe_sampling
 from spanreplay.runtime.who import OTHERS
 from spanreplay.units.stated import find_unit
@@ -89,6 +90,8 @@ def _head_lines(recording: Recording, link: str) -> list[Text]:
         lines.append(Text(escape(sampling), style="dim"))
     if root.env.get("resumes"):
         lines.append(Text(f"resumes {escape(str(root.env['resumes']))}", style="dim"))
+    if describe_origin(recording):
+        lines.append(Text(escape(describe_origin(recording)), style="yellow"))
     if root.replay_of:
         lines.append(Text(f"replay of {escape(root.replay_of)}", style="dim"))
     lines += [Text(f"incomplete: {escape(r)}", style="yellow") for r in completeness.reasons[:REASONS_MAX]]

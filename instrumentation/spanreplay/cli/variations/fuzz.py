@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -15,12 +16,13 @@ from spanreplay.cli.agent.launch import Agent, check_not_isolated, find_agent
 from spanreplay.cli.replay import open_source, work_folder
 from spanreplay.cli.runs import runs
 from spanreplay.cli.terminal import counting, echo, print_json, say
+from spanreplay.cli.variations.derive import derive_trial, write_recording
 from spanreplay.cli.variations.judge import BROKEN, LEFT, CheckedJudge, Failure, Judge, OwnJudge, Unknown
 from spanreplay.cli.variations.trials import SERVE, Trial, Trials, jobs_option, timeout_option
-from spanreplay.model.errors import ConfigError
+from spanreplay.model.errors import ConfigError, SpanreplayError
 from spanreplay.replayer.variations.seeded import draw_variations
 from spanreplay.replayer.variations.shrink import shrink
-from spanreplay.replayer.variations.sites import KINDS, Variation, find_fields
+from spanreplay.replayer.variations.sites import KINDS, Variation, find_fields, patch_answers
 from spanreplay.report.shape import EXIT_STATUS
 from spanreplay.report.words import plural
 
@@ -45,6 +47,10 @@ class _Finding:
     times: int = 1
     is_same: bool = True
     replays: int = 0
+    trial: Trial | None = None
+    saved: str = ""
+    unsaved: str = ""
+    """Why it could not be saved."""
 
 
 @dataclass
@@ -83,6 +89,13 @@ class _Search:
     "--kind", "kinds", multiple=True, type=click.Choice(KINDS), help="Make only changes of this kind; repeatable."
 )
 @click.option("--first", "is_first", is_flag=True, help="Stop at the first failure.")
+@click.option(
+    "--save",
+    "save",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Write each failure as a recording, which replays it without options.",
+)
 @jobs_option
 @timeout_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -98,6 +111,7 @@ def fuzz_command(
     check: str | None,
     kinds: tuple[str, ...],
     is_first: bool,
+    save: Path | None,
     jobs: int,
     timeout: int,
     as_json: bool,
@@ -127,10 +141,12 @@ def fuzz_command(
         variations = draw_variations(fields, count, seed)
         if not variations:
             raise ConfigError(f"no answer in this run has a field that could be changed (--only {chosen['only']!r})")
-        trials = Trials(agent, found, folder, timeout, is_kept=check is not None)
+        trials = Trials(agent, found, folder, timeout, is_kept=check is not None or save is not None)
         judge = _make_judge(check, trials, timeout)
         search = _find(variations, trials, judge, jobs, is_first=is_first)
         _reduce(search, trials, judge, jobs)
+        if save is not None:
+            _save(search, trials, save, seed)
     results = [_describe(each, source, agent) for each in sorted(search.findings.values(), key=_rank)]
     if as_json:
         told = {"run_id": found.recording.run_id, "seed": seed, "variations": len(variations), **_count(search)}
@@ -214,7 +230,24 @@ def _reduce_one(finding: _Finding, trials: Trials, judge: Judge) -> None:
     first, failure = ask(finding.variation)
     again, same = ask(finding.variation)
     finding.is_same = failure is not None and same is not None and first.outcome() == again.outcome()
-    finding.failure = failure or finding.failure
+    finding.failure, finding.trial = failure or finding.failure, first
+
+
+def _save(search: _Search, trials: Trials, folder: Path, seed: int) -> None:
+    for finding in search.findings.values():
+        patches = _patches(finding.variation)
+        origin = {"by": "fuzz", "seed": seed, "set": list(patches), "failure": finding.failure.name}
+        try:
+            if finding.trial is None or not finding.is_same:
+                raise SpanreplayError("two replays of it differ")
+            answers = patch_answers(trials.found.recording, finding.variation)
+            recording = derive_trial(answers, finding.trial, origin)
+            path = folder / f"{recording.run_id}.replay"
+            write_recording(trials, recording, path)
+        except SpanreplayError as exc:
+            finding.unsaved = str(exc)
+        else:
+            finding.saved = str(path)
 
 
 # ── what is told ────────────────────────────────────────────────────────────────────────────────────
@@ -250,6 +283,8 @@ def _describe(finding: _Finding, source: str, agent: Agent) -> dict[str, Any]:
         ],
         "repeats": finding.is_same,
         "command": shlex.join(words),
+        **({"saved": finding.saved} if finding.saved else {}),
+        **({"not_saved": finding.unsaved} if finding.unsaved else {}),
     }
 
 
@@ -261,7 +296,12 @@ def _print(results: Sequence[dict[str, Any]], search: _Search, count: int) -> No
         echo(f"  seen in {plural(row['times'], 'variation')}, first in number {row['variation']}")
         if not row["repeats"]:
             echo("  two replays with these changes differ: the agent has a source of chance that is not recorded")
-        echo(f"  {row['command']}\n")
+        echo(f"  {row['command']}")
+        if "saved" in row:
+            echo(f"  saved as {row['saved']}")
+        if "not_saved" in row:
+            echo(f"  not saved: {row['not_saved']}")
+        echo()
     if search.more:
         say(f"{plural(len(search.more), 'more failure')}; narrow the search with --only, --field or --kind")
     for what, words in ((LEFT, "left the recording, so their end is unknown"), (BROKEN, "ended without a verdict")):

@@ -17,7 +17,7 @@ from spanreplay.model.call import Recording
 from spanreplay.model.errors import ConfigError
 from spanreplay.report.shape import Divergence
 
-__all__ = ["BROKEN", "LEFT", "CheckedJudge", "Failure", "Judge", "OwnJudge", "Unknown", "find_new_call"]
+__all__ = ["BROKEN", "LEFT", "CheckedJudge", "Failure", "Judge", "OwnJudge", "Unknown", "find_new_call", "find_stopped"]
 
 LEFT, BROKEN = "left", "broken"
 _CANNOT_TELL: Final = 125
@@ -69,7 +69,7 @@ class OwnJudge(Judge):
         if new is not None:
             message = f"it calls {new['boundary']}, which the recorded run never does ({new['code']})"
             return Failure(f"calls {new['boundary']}", message)
-        stopped = _find_stopped(trial)
+        stopped = find_stopped(trial)
         if stopped is not None:
             return Unknown(LEFT, str(stopped["message"]))
         for name, message in _find_raised(trial):
@@ -116,7 +116,7 @@ class CheckedJudge(Judge):
         said = next((line for line in reversed((done.stdout + done.stderr).splitlines()) if line.strip()), "")
         if done.returncode == _CANNOT_TELL:
             return Unknown(LEFT, said or "the check can't tell")
-        stopped = _find_stopped(trial)
+        stopped = find_stopped(trial)
         more = "" if stopped is None else f" (the replay stopped: {stopped['message']})"
         return Failure(f"check {done.returncode}", (said or f"the check {describe_end(done.returncode)}") + more)
 
@@ -138,7 +138,8 @@ def find_new_call(trial: Trial, boundaries: set[str]) -> Divergence | None:
     return next((each for each in extra if each["boundary"] not in boundaries), None)
 
 
-def _find_stopped(trial: Trial) -> Divergence | None:
+def find_stopped(trial: Trial) -> Divergence | None:
+    """Where a replay stopped although changes are served; what would have followed is unknown."""
     return next((each for each in _divergences(trial) if each["kind"] in _STOPPED), None)
 
 

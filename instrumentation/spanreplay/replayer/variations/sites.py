@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
@@ -31,7 +31,18 @@ from spanreplay.replayer.variations.ways import Way, list_ways, number_ways, tex
 from spanreplay.runtime.edits.apply_patch import patch_response
 from spanreplay.runtime.edits.patch import PATCH_CHARACTERS_MAX, parse_patch
 
-__all__ = ["CHANGES_MAX", "KINDS", "Change", "Field", "Site", "Variation", "find_fields", "fits"]
+__all__ = [
+    "CHANGES_MAX",
+    "KINDS",
+    "Change",
+    "Field",
+    "Site",
+    "Variation",
+    "find_fields",
+    "fits",
+    "patch_answers",
+    "patch_call",
+]
 
 VALUE, LIST, MISSING, ADDED, TYPE, STREAM, ERROR = "value", "list", "missing", "added", "type", "stream", "error"
 KINDS: Final = (VALUE, LIST, MISSING, ADDED, TYPE, STREAM, ERROR)
@@ -129,6 +140,25 @@ def fits(call: CallRecord, patches: Iterable[str]) -> bool:
     except ConfigError:
         return False
     return changed != call.response or outcome != call.outcome
+
+
+def patch_answers(recording: Recording, variation: Variation) -> Recording:
+    """The recording with the answers of a variation. Raises: ConfigError if they do not fit."""
+    patches: dict[int, list[str]] = defaultdict(list)
+    for change in variation:
+        patches[change.field.call.seq].append(change.patch)
+    return replace(recording, calls=tuple(patch_call(call, patches.get(call.seq, ())) for call in recording.calls))
+
+
+def patch_call(call: CallRecord, patches: Iterable[str]) -> CallRecord:
+    """A call with a changed answer; a stream with fewer parts has fewer times. Raises: ConfigError."""
+    parsed = [parse_patch(each) for each in patches]
+    if not parsed:
+        return call
+    response, outcome = patch_response(call.response, call.outcome, parsed)
+    parts = json.loads(response).get("chunks") if call.clocks else None
+    clocks = call.clocks if parts is None or len(parts) >= len(call.clocks) else call.clocks[: len(parts)]
+    return replace(call, response=response, outcome=outcome, clocks=clocks)
 
 
 # ── the fields of an answer ─────────────────────────────────────────────────────────────────────────
