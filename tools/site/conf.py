@@ -16,7 +16,7 @@ _LINK: Final = re.compile(r"(?<=\]\()([^)#\s]+)")
 _NAVIGATION: Final = {
     "Learn": ["tutorial"],
     "Do": [
-        "production", "plans", "pytest", "assertions", "fuzz", "bisect", "promote", "diff", "human", "drift", "deploy",
+        "production", "plans", "pytest", "assertions", "fuzz", "bisect", "promote", "coding-agents", "diff", "human", "drift", "deploy",
         "kernels",
     ],
     "Look up": ["reference/*", "frameworks/*"],

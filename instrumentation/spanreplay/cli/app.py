@@ -36,6 +36,7 @@ COMMANDS: Final = {
     "fuzz": ("variations.fuzz", "Find answers near the recorded ones with which the agent fails"),
     "minimize": ("variations.minimize", "Find the smallest recording with which an agent still fails"),
     "drift": ("drift", "Find models that answer equal requests differently than before"),
+    "mcp": ("assist.mcp", "Serve recordings to a coding agent (MCP)"),
     "report": ("report", "Show a replay's verdict in another format"),
     "export": ("export", "Write a run to a .replay file"),
     "pin": ("keeping.pin", "Keep a run at a service, whatever its age"),

@@ -1,0 +1,1 @@
+"""Recordings for coding agents: a server of the Model Context Protocol."""
