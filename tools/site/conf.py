@@ -16,8 +16,8 @@ _LINK: Final = re.compile(r"(?<=\]\()([^)#\s]+)")
 _NAVIGATION: Final = {
     "Learn": ["tutorial"],
     "Do": [
-        "production", "plans", "pytest", "assertions", "fuzz", "bisect", "promote", "coding-agents", "diff", "human", "drift", "deploy",
-        "kernels",
+        "production", "plans", "pytest", "assertions", "fuzz", "bisect", "promote", "fork",
+        "coding-agents", "diff", "human", "drift", "deploy", "kernels",
     ],
     "Look up": ["reference/*", "frameworks/*"],
     "Understand": ["concepts", "divergences", "levels", "ARCHITECTURE", "decisions/*"],

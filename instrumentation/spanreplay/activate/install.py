@@ -134,7 +134,7 @@ class Installation:
         environment = {**describe_environment(argv), **parent_run.read_parent(), **started}
         run, recorded = self._make_run("" if join_token is None else join_token.run_id, redactor, environment)
         if self.session is not None and self.session.continuation is not None:
-            run.environment = {**run.environment, names.RESUMES: self.session.recording.run_id}
+            run.environment = {**run.environment, **self.session.continuation.describe_origin()}
         if self.session is not None:
             self.session.recorded_env.give(run.redactor, is_member=join_token is not None)
         capture = OutputCapture()

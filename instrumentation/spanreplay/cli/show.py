@@ -15,7 +15,7 @@ from spanreplay.cli.runs.preview import answer_of, asked_of, chunk_text, convers
 from spanreplay.cli.runs.show_filter import Chosen, Wanted, choose
 from spanreplay.cli.runs.times import format_duration, format_local
 from spanreplay.cli.terminal import open_console, print_data, print_json, print_pages, say
-from spanreplay.model.attributes import UNIT, UNIT_TRACE
+from spanreplay.model.attributes import FORKED_AT, RESUMES, UNIT, UNIT_TRACE
 from spanreplay.model.call import CallRecord, Effect, Kind, Outcome, Recording
 from spanreplay.model.errors import RunNotFound
 from spanreplay.model.escape import escape, shorten
@@ -88,8 +88,10 @@ def _head_lines(recording: Recording, link: str) -> list[Text]:
     sampling = describe_sampling(root.manifest)
     if sampling:
         lines.append(Text(escape(sampling), style="dim"))
-    if root.env.get("resumes"):
-        lines.append(Text(f"resumes {escape(str(root.env['resumes']))}", style="dim"))
+    if root.env.get(RESUMES):
+        at = root.env.get(FORKED_AT)
+        how = f"forked before call {escape(str(at))} of" if at else "resumes"
+        lines.append(Text(f"{how} {escape(str(root.env[RESUMES]))}", style="dim"))
     if describe_origin(recording):
         lines.append(Text(escape(describe_origin(recording)), style="yellow"))
     if root.replay_of:

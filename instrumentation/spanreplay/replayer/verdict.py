@@ -300,7 +300,7 @@ def _decide(session: Session, divergences: list[Divergence]) -> str:
     if session.meter is not None and session.meter.is_over:
         return OVER_BUDGET
     if session.has_gone_on and not divergences:
-        return RESUMED
+        return INCOMPLETE if session.stopped else RESUMED
     if divergences and not session.findings.doubt and not has_ended_at_a_hole(session):
         return DIVERGED
     return IDENTICAL if session.completeness.is_complete and not session.stopped else INCOMPLETE

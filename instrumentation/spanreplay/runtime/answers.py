@@ -24,6 +24,10 @@ class Continuation(Protocol):
     has_gone_on: bool
     """Whether the run has gone past the end of the recording."""
 
+    @property
+    def acts(self) -> bool:
+        """Whether it has gone on, and what it does now counts outside of the replay."""
+
     def take_answer(self) -> tuple[bool, str]:
         """(whether an answer is due, the answer of the person who resumes the run)."""
 

@@ -124,7 +124,8 @@ def test_s31_a_failure_shows_both_lists_and_the_first_difference(tmp_path: Path)
     calls = [ORDER, ("refund", {"order": 17, "amount": 190}), READ_AGAIN, TELL]
     with pytest.raises(AssertionError) as failure:
         assert_trajectory(_record(tmp_path, calls), EXPECTED)
-    assert str(failure.value).splitlines() == [
+    told = re.sub(r"rdx-[a-z]+", "rdx-TOKEN", str(failure.value))  # another one in each directory
+    assert told.splitlines() == [
         "the run's calls are not the expected ones (mode exact: these calls, in this order, and no others)",
         "  first difference: check_policy was not made",
         "    expected                          made",
@@ -132,7 +133,7 @@ def test_s31_a_failure_shows_both_lists_and_the_first_difference(tmp_path: Path)
         "  > check_policy                      (not made)",
         "  > refund(order=17, amount=19, …)    refund(order=17, amount=190)  [call 2]",
         "  > (not expected)                    get_order(order=18)  [call 3]",
-        "    notify(to='ada@example.com', …)   notify(to='rdx-gbmkfhktfwqbgcrqx@example.com')  [call 4]",
+        "    notify(to='ada@example.com', …)   notify(to='rdx-TOKEN@example.com')  [call 4]",
     ]
 
 

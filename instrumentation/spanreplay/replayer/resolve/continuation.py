@@ -1,5 +1,7 @@
 """Resuming a run that waits for a human, or that was killed: replayed up to its end, then live and recorded.
 
+A fork is resumed in the same way, from a recording that was cut before one of its calls.
+
 The resumed run is a complete recording of its own. The calls served from the old recording become part of it and keep
 their numbers (start, completion, chunks, timers, reads); later calls are numbered after them. The new recording can be
 replayed and resumed like any other.
@@ -9,9 +11,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from spanreplay.model.attributes import FORKED_AT, RESUMES
 from spanreplay.model.call import CallRecord, Effect, Kind, Outcome, Recording
 from spanreplay.runtime.order.loops import make_book
 from spanreplay.runtime.order.steps import PACE
@@ -19,7 +22,6 @@ from spanreplay.runtime.order.steps import PACE
 if TYPE_CHECKING:
     from spanreplay.replayer.index import RecordingIndex
     from spanreplay.runtime.calls.open_call import Crossing
-    from spanreplay.runtime.run import Run
 
 _LASTING: Final = (Effect.WRITE.value, Effect.IRREVERSIBLE.value)
 _OPEN: Final = Outcome.OPEN.value
@@ -32,15 +34,20 @@ class Resume:
     answer: Any = None
     has_answer: bool = False
     is_redone: bool = False
+    forked_at: int = 0
+    """The number of the call before which the recording was cut; 0 if it was not."""
+    is_contained: bool = False
+    """Whether the live part has no effect: files stay in the replay's own, writing calls are not made."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form for a plan."""
-        return {"answer": self.answer, "has_answer": self.has_answer, "is_redone": self.is_redone}
+        return asdict(self)
 
     @classmethod
     def from_json(cls, value: Any) -> Resume:
         """Read the form that `to_json` returns. Raises: KeyError, TypeError."""
-        return cls(value["answer"], bool(value["has_answer"]), bool(value["is_redone"]))
+        answered, redone, contained = (bool(value[name]) for name in ("has_answer", "is_redone", "is_contained"))
+        return cls(value["answer"], answered, redone, int(value["forked_at"]), contained)
 
 
 def find_waiting(recording: Recording) -> CallRecord | None:
@@ -87,8 +94,10 @@ class Continuation:
                 return call
         return None
 
-    def refuses(self, call: CallRecord | None) -> str:
-        """Return why an unfinished call can't be repeated; '' if it can."""
+    def refuses(self, crossing: Crossing, call: CallRecord | None) -> str:
+        """Return why a call can't be made live: it has an effect, or was begun already; '' if it can."""
+        if self.resume.is_contained and crossing.spec.effect in _LASTING:
+            return f"{crossing.boundary} has an effect ({crossing.spec.effect}), so it was not made live"
         if call is None or call.effect not in _LASTING or self.resume.is_redone:
             return ""
         return (
@@ -96,13 +105,20 @@ class Continuation:
             "repeat it with `spanreplay resume --redo`"
         )
 
-    def begin(self, run: Run, call: CallRecord | None) -> None:
+    @property
+    def acts(self) -> bool:
+        """Whether it has gone on, and what it does now counts outside of the replay."""
+        return self.has_gone_on and not self.resume.is_contained
+
+    def begin(self, crossing: Crossing, call: CallRecord | None) -> None:
         """Start recording in this process, at the first call beyond the recording."""
+        if call is not None:
+            crossing.reads = call.reads
         self._is_answered = self._is_answered or (call is not None and call.kind == Kind.HUMAN.value)
         if self.has_gone_on:
             return
         self.has_gone_on = True
-        run.loops = make_book(run)
+        crossing.run.loops = make_book(crossing.run)
         os.environ["SPANREPLAY_MODE"] = "record"  # for its children
         for name in ("SPANREPLAY_REPLAY_SOURCE", "SPANREPLAY_REPLAY_PLAN", "SPANREPLAY_REPLAY_PID"):
             os.environ.pop(name, None)
@@ -112,6 +128,11 @@ class Continuation:
         has_answer = self.resume.has_answer
         answer, self.resume = self.resume.answer, replace(self.resume, has_answer=False)
         return has_answer, answer
+
+    def describe_origin(self) -> dict[str, Any]:
+        """Return the members of the new run's environment that say where its first calls come from."""
+        origin: dict[str, Any] = {RESUMES: self.recording.run_id}
+        return {**origin, FORKED_AT: self.resume.forked_at} if self.resume.forked_at else origin
 
     # ── the new recording ───────────────────────────────────────────────────────────────────────────
     def extend(self, manifest: dict[str, Any]) -> dict[str, Any]:

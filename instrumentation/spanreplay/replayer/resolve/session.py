@@ -321,7 +321,7 @@ class Session:
     def _go_on(self, crossing: Crossing, call: CallRecord | None, continuation: Continuation) -> None:
         """Make the first call beyond the recording, and let those after it run live. Raises: ReplayMiss."""
         missing = continuation.find_missing(crossing, self.index, self.index.covered)
-        why = self.tampering or continuation.refuses(call)
+        why = self.tampering or continuation.refuses(crossing, call)
         if missing is not None:
             detail = f"{name_number(missing.number)} ({missing.boundary}) comes before it"
             why = self.findings.note_call(crossing, "missing_call", missing, detail).message
@@ -329,9 +329,9 @@ class Session:
             self.stopped = "" if missing is not None else why
             self.is_stopped = True
             raise ReplayMiss(why)
-        if call is not None:
-            crossing.reads = call.reads
-        continuation.begin(crossing.run, call)
+        if self.meter is not None:
+            self._admit(crossing)
+        continuation.begin(crossing, call)
         self.has_reached_frontier = True
         self.counts["live"] += 1
         crossing.is_live_by_plan = True

@@ -7,14 +7,20 @@ from typing import TYPE_CHECKING
 from spanreplay.runtime.lanes import current_crossing
 
 if TYPE_CHECKING:
+    from spanreplay.runtime.answers import Continuation
     from spanreplay.runtime.run import Run
 
-__all__ = ["is_live"]
+__all__ = ["acts", "is_live"]
+
+
+def acts(continuation: Continuation | None) -> bool:
+    """Whether a run has gone on live, and its effects are real."""
+    return continuation is not None and continuation.acts
 
 
 def is_live(run: Run) -> bool:
     """Whether the running code is inside a call that the plan lets go live, or a resumed run has gone live."""
-    if run.session is not None and run.session.has_gone_on:
+    if acts(run.continuation):
         return True
     crossing = current_crossing(run.root_lane)
     while crossing is not None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from spanreplay.model import config
 from spanreplay.replayer.sandbox import beginning, hermetic, imports, native_calls, open_files, overlay
-from spanreplay.replayer.sandbox.going_live import is_live
+from spanreplay.replayer.sandbox.going_live import acts, is_live
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.process.surroundings import Surroundings, made_by
 
@@ -109,7 +109,7 @@ def install(
     root = os.path.realpath(tempfile.mkdtemp(prefix="spanreplay-files-", dir=_find_folder()))
     own = own_paths()
     shared = tuple(os.path.join(os.path.realpath(tempfile.gettempdir()), each) for each in _SHARED)  # noqa: PTH118 -- text
-    made = overlay.Overlay(root, own, lambda: is_live(run), lambda: session.has_gone_on or is_outside(), shared)
+    made = overlay.Overlay(root, own, lambda: is_live(run), lambda: acts(session.continuation) or is_outside(), shared)
     for path in made_by(session.recording.root.manifest, surroundings or Surroundings()):
         made.scratch.hide(path)
     opened = partial(session.hidden.open_response, run.redactor)
