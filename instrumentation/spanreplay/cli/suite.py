@@ -121,6 +121,8 @@ def suite_command(ctx: click.Context, /, *, command: tuple[str, ...], **options:
             verdicts += found
     duration_ms = int((time.monotonic() - began) * 1000)
     say(report.describe_all(verdicts, starts, duration_ms))
+    for line in report.describe_groups(verdicts):
+        say(line)
     _write(files, verdicts, starts, duration_ms)
     if config.read_setting("SPANREPLAY_ENDPOINT"):
         for verdict in verdicts:

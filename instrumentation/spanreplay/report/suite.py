@@ -3,19 +3,38 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, Final, cast
 
+from spanreplay.model.escape import escape
 from spanreplay.report import junit
 from spanreplay.report.shape import EXIT_STATUS, Verdict, first_cause
 from spanreplay.report.shape import SCHEMA as VERDICT_SCHEMA
 from spanreplay.report.words import describe_message, duration, plural
 
-__all__ = ["SCHEMA", "decide", "describe", "describe_all", "make_error", "render_json", "render_junit"]
+__all__ = [
+    "SCHEMA",
+    "Group",
+    "decide",
+    "describe",
+    "describe_all",
+    "describe_groups",
+    "group",
+    "make_error",
+    "render_json",
+    "render_junit",
+]
 
 SCHEMA: Final = "suite/1"
 _WORST_FIRST: Final = ("error", "tampered", "over_budget", "diverged", "suspended", "incomplete")
+GROUPS_SHOWN_MAX: Final = 10
+_GROUPED_MIN: Final = 2
+_PATH_CHARACTERS: Final = 120
+_ANY_ITEM: Final = re.compile(r"\[\d+\]")
+_ANY_NUMBER: Final = re.compile(r"\b[0-9a-f]*\d[0-9a-f]*\b")
 _WIDTH: Final = max(map(len, EXIT_STATUS))
 
 
@@ -55,6 +74,64 @@ def describe_all(verdicts: Sequence[Verdict], starts: int, duration_ms: int) -> 
     return f"{plural(len(verdicts), 'unit')}: {', '.join(words)}; {started}, {duration(duration_ms)}"
 
 
+@dataclass(frozen=True)
+class Group:
+    """Units whose replays differ first in the same way: what, where, and in which member, whatever the values."""
+
+    kind: str
+    boundary: str
+    path: str
+    code: str
+    """The line of code of the first of them."""
+    runs: tuple[str, ...]
+
+    def describe(self) -> str:
+        """One line, with a run to look at."""
+        at = f" {self.boundary}" if self.boundary else ""
+        path = f": {self.path}" if self.path else ""
+        code = f"  {self.code}" if self.code else ""
+        return f"{plural(len(self.runs), 'unit')}: {self.kind}{at}{path}{code}  e.g. {self.runs[0]}"
+
+
+def group(verdicts: Sequence[Verdict]) -> list[Group]:
+    """The units that diverged or failed, by the signature of their first difference; the largest group first."""
+    found: dict[tuple[str, str, str], list[Verdict]] = {}
+    for verdict in verdicts:
+        signature = _sign(verdict)
+        if signature is not None:
+            found.setdefault(signature, []).append(verdict)
+    groups = [
+        Group(*signature, _code_of(alike[0]), tuple(str(verdict.get("run_id", "")) for verdict in alike))
+        for signature, alike in found.items()
+    ]
+    return sorted(groups, key=lambda each: -len(each.runs))
+
+
+def _sign(verdict: Verdict) -> tuple[str, str, str] | None:
+    if verdict["verdict"] == "error":
+        return "error", "", _ANY_NUMBER.sub("N", str(verdict.get("error", "")))[:_PATH_CHARACTERS]
+    cause = first_cause(verdict) if verdict["verdict"] == "diverged" else None
+    if cause is None:
+        return None
+    diff = cause.get("diff") or [{}]
+    path = str(diff[0].get("path", "")).removeprefix("$.")
+    return str(cause.get("kind", "")), str(cause.get("boundary", "")), _ANY_ITEM.sub("[*]", path)[:_PATH_CHARACTERS]
+
+
+def _code_of(verdict: Verdict) -> str:
+    cause = first_cause(verdict)
+    return "" if cause is None else str(cause.get("code", ""))
+
+
+def describe_groups(verdicts: Sequence[Verdict]) -> list[str]:
+    """A line for each group; none unless there are several units to group."""
+    groups = group(verdicts)
+    if sum(len(each.runs) for each in groups) < _GROUPED_MIN:
+        return []
+    more = [f"  and {plural(len(groups) - GROUPS_SHOWN_MAX, 'group')} more"] if len(groups) > GROUPS_SHOWN_MAX else []
+    return [*(f"  {escape(each.describe())}" for each in groups[:GROUPS_SHOWN_MAX]), *more]
+
+
 def render_json(verdicts: Sequence[Verdict], starts: int, duration_ms: int) -> str:
     """All verdicts as JSON text, schema `suite/1`; each verdict is a `divergence/1`."""
     counts = Counter(verdict["verdict"] for verdict in verdicts)
@@ -64,6 +141,7 @@ def render_json(verdicts: Sequence[Verdict], starts: int, duration_ms: int) -> s
         "counts": dict(sorted(counts.items())),
         "starts": starts,
         "duration_ms": duration_ms,
+        "groups": [asdict(each) for each in group(verdicts)],
         "units": list(verdicts),
     }
     return json.dumps(suite, indent=2, allow_nan=False) + "\n"
