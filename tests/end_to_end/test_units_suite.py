@@ -6,6 +6,7 @@ SPANREPLAY_TEST_SUITE sets how many units are recorded and replayed.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -208,6 +209,19 @@ def test_p4_a_changed_unit_is_named_and_the_others_are_identical(
     failed = [each for each in suites if each.get("failures") != "0"]
     (run_id,) = [each.get("value") for each in failed[0].iter("property") if each.get("name") == "run_id"]
     assert (len(failed), run_id) == (1, units[2].run_id)
+
+
+@pytest.mark.slow
+def test_n12_a_change_that_breaks_every_unit_is_one_finding(asked: tuple[Workplace, list[Recording]]) -> None:
+    """A response with another member in each unit: one line for all of them, with their number and what differs."""
+    place, units = asked
+    suite = _suite(place, FASTAPI.replace('"since": app.state.since', '"since": 1'), "--process", units[0].run_id)
+    assert suite.status == 3, suite.stderr
+    (line,) = [line for line in suite.stderr.splitlines() if line.startswith("  ")]
+    broken = list(suite.words().values()).count("diverged")
+    assert broken > 1
+    assert re.match(rf"  {broken} units: changed_call http:response: [\w.]+", line), line
+    assert any(unit.run_id in line for unit in units)
 
 
 ENDS: Final = {
