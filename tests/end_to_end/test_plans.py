@@ -74,6 +74,18 @@ def test_s64_first_calls_are_free_and_the_rest_goes_by_the_plan(
     assert not (workplace.path / "bodies").exists()
 
 
+def test_s69_only_what_is_live_is_paid_for(provider: Provider, workplace: Workplace, recorded: list[str]) -> None:
+    """A replay, also in CI, asks nobody and pays no token; of a changed run only the changed call is paid for."""
+    for ci in ("", "true"):
+        done = replay(workplace, CI=ci)
+        assert (done.status, provider.requests) == (0, [])
+        assert done.verdict["tokens"]["live"] == 0 < done.verdict["tokens"]["recorded"]
+    assert done.stdout.splitlines() == recorded
+    changed = replay(workplace, "--set", 'llm[3].system += "ask first"', "--on-change", "live", "--stub", "llm[4]")
+    assert len(provider.requests) == changed.verdict["counts"]["live"] == 1
+    assert 0 < changed.verdict["tokens"]["live"] < changed.verdict["tokens"]["recorded"]
+
+
 @pytest.mark.parametrize(("mode", "lines"), [("stop", 2), ("serve", 5)])
 def test_s64_patched_request_is_a_changed_call_by_default(
     mode: str, lines: int, provider: Provider, workplace: Workplace, recorded: list[str]
