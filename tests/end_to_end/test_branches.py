@@ -63,7 +63,6 @@ def recorded(provider: Provider, workplace: Workplace) -> tuple[Recording, list[
     """The agent's run, and what it printed."""
     workplace.write("agent.py", AGENT)
     printed = workplace.record("agent.py").stdout.splitlines()
-    (workplace.path / "notes.txt").unlink()
     provider.requests.clear()
     return workplace.recording(), printed
 
@@ -95,12 +94,13 @@ def test_w3_calls_before_the_fork_bill_nothing(
 ) -> None:
     """Only the calls from N on reach the provider, the first with its change; the new run says where it comes from."""
     old, printed = recorded
+    notes = (workplace.path / "notes.txt").stat()
     at = number_of(old, CALLS[0], 2)
     done = run(workplace, "fork", old.run_id, "--at", str(at), "--set", 'llm[2].system += ", ask first"')
     assert prompts(provider) == [("be brief, ask first", "question 2"), ("be brief", "question 3")]
     assert done.stdout.splitlines()[0] == printed[0]
     assert printed[2].split()[2] == done.stdout.splitlines()[2].split()[2], "what was drawn before is as recorded"
-    assert not (workplace.path / "notes.txt").exists(), "files of a fork are its own"
+    assert (workplace.path / "notes.txt").stat() == notes, "files of a fork are its own"
     (new,) = [each for each in workplace.recordings() if each.run_id != old.run_id]
     assert (new.root.env["resumes"], new.root.env["forked_at"]) == (old.run_id, at)
     assert [call.boundary for call in new.calls] == [call.boundary for call in old.calls]

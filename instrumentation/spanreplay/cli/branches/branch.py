@@ -20,6 +20,8 @@ from spanreplay.report.shape import EXIT_STATUS, Verdict
 __all__ = ["Branch", "Terms", "branch_options", "check_found", "cut_before", "find_call", "grow"]
 
 RESUMED: Final = "resumed"
+_OF_THE_START: Final = ("level", "calls", "code", "files", "directories", "absent")
+"""Members of a manifest that a branch needs: what there was before the run, and that it made more calls."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,9 @@ def cut_before(recording: Recording, call: CallRecord) -> Recording:
         for each in recording.calls
         if each.seq < call.seq
     )
-    root = replace(recording.root, manifest={}, end_ns=0, outcome=Outcome.OPEN.value)
+    known = recording.root.manifest
+    manifest = {name: known[name] for name in _OF_THE_START if name in known}
+    root = replace(recording.root, manifest=manifest, end_ns=0, outcome=Outcome.OPEN.value)
     return Recording(root, kept)
 
 
@@ -150,4 +154,6 @@ def grow(
     path.write_bytes(pack_recording(cut_before(found.recording, at)))
     settings = {"SPANREPLAY_REPLAY_PLAN": plan.to_json()}
     verdict, status = run_agent(agent, replace(found, name=str(path)), settings, place, stdout=stdout)
+    if verdict["verdict"] == RESUMED:
+        verdict["reasons"] = []  # that the recording was cut
     return Branch(verdict, status)

@@ -80,7 +80,8 @@ class State:
             if not self._take(place, is_new=not there and is_first):
                 return
             arguments = {"path": written.name(path), "change": how}
-            if run.resolver.keeps or run.process_group is None:
+            is_served = run.continuation is not None and not run.continuation.has_gone_on
+            if not is_served and (run.resolver.keeps or run.process_group is None):
                 if not there or not is_first:
                     return
             elif not _was_recorded(run, run.resolver.answers, arguments["path"]):
