@@ -74,13 +74,16 @@ def _free_folders() -> tuple[str, ...]:
     with contextlib.suppress(OSError):  # a recording that can't be written is counted when it is written
         prepare_directory(ours)
     temporary = [tempfile.gettempdir(), os.environ.get("SQLITE_TMPDIR", "")]
-    temporary.append(config.read_setting("SPANREPLAY_REPLAY_FOLDER"))
     if not any(os.environ.get(name) for name in _CHOOSES_TEMPORARY):
         temporary += _TEMPORARY
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111 -- without a home: text
     caches = [cache, sys.pycache_prefix or ""]
     found = (os.path.realpath(each) for each in (str(ours), *temporary, *caches) if os.path.isabs(each))  # noqa: PTH117
-    return (*dict.fromkeys(each for each in found if os.path.isdir(each)), *_KERNELS_OWN)  # noqa: PTH112 -- text
+    free = list(dict.fromkeys(each for each in found if os.path.isdir(each)))  # noqa: PTH112 -- text
+    folder = config.read_setting("SPANREPLAY_REPLAY_FOLDER")
+    if folder and not os.path.realpath(folder).startswith(tuple(each + os.sep for each in free)):
+        free.append(os.path.realpath(folder))
+    return (*free, *_KERNELS_OWN)
 
 
 def _make_own_files() -> list[str]:
