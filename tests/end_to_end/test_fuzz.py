@@ -77,12 +77,12 @@ def test_s37_n10_planted_failures_are_found_and_made_small(provider: Provider, w
     provider.stop()
     asked = len(provider.requests)
     runs = len(list((workplace.path / ".spanreplay" / "spool").iterdir()))
-    done = _fuzz(workplace, "--seed", "7", "-n", "200", "--kind", "value", "--json", status=3)
+    done = _fuzz(workplace, "--seed", "7", "-n", "200", "--json", status=3)
     told = json.loads(done.stdout)
     assert (told["seed"], told["variations"], told["broken"]) == (7, 200, 0)
     found = _find(done)
-    assert found.keys() == {"calls tool:sell_everything", "the agent raised ZeroDivisionError at agent.py:23 <module>"}
-    sold, divided = (found[name] for name in sorted(found))
+    sold = found["calls tool:sell_everything"]
+    divided = found["the agent raised ZeroDivisionError at agent.py:23 <module>"]
     assert sold["set"] == ["tool:stock[1].response.price = 99.1"]
     assert divided["set"] == ["tool:stock[1].response.count = 0"]
     assert [(each["before"], each["field"]) for each in (*sold["changes"], *divided["changes"])] == [
