@@ -190,8 +190,9 @@ def test_w3_a_killed_sweep_goes_on(
     assert 1 <= len(known) < 4
     with out.open("a") as stream:
         stream.write('{"run": "cut in the mid')
-    run(workplace, *words)
+    told = run(workplace, *words, "--json")
     done = lines_of(out)
+    assert [json.loads(line) for line in told.stdout.splitlines()] == done[len(known) :]
     assert done[: len(known)] == known
     assert sorted((line["variant"], line["time"]) for line in done) == [
         ("", 1), ("", 2), ("llm[3].temperature = 0", 1), ("llm[3].temperature = 0", 2),

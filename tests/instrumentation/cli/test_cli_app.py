@@ -32,9 +32,9 @@ def test_u5_every_command_has_help(spanreplay: Invoke, command: str) -> None:
     assert spanreplay(command, "-h").stdout == result.stdout
 
 
-@pytest.mark.parametrize("command", sorted({*COMMANDS, *KNOWN_HELP} - {"completion"}))
+@pytest.mark.parametrize("command", sorted({*COMMANDS, *KNOWN_HELP} - {"completion", "mcp"}))
 def test_u5_every_command_has_json(spanreplay: Invoke, command: str) -> None:
-    """Every command has --json, except the completion script, which is for a shell."""
+    """Every command has --json, except the completion script and the server of a protocol."""
     assert "--json" in spanreplay(command, "--help").stdout
 
 

@@ -47,6 +47,7 @@ OVER, OVER_BUDGET = "over_budget", 6
     help="JSON lines, one for each branch; what is in it already is not run again.",
 )
 @branch_options
+@click.option("--json", "as_json", is_flag=True, help="Print each branch as a JSON line, as it is written to FILE.")
 @click.pass_context
 def sweep_command(
     ctx: click.Context,
@@ -61,6 +62,7 @@ def sweep_command(
     effects: bool,
     max_cost: float | None,
     prices: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Fork a run at call N once for each variant, and compare what comes of them.
 
@@ -97,7 +99,7 @@ def sweep_command(
                     line = _line(found.recording.run_id, at, variant, time, branch, stdout.read())
                 _append(out, line)
                 done.append(line)
-                echo(_describe(line))
+                echo(json.dumps(line) if as_json else _describe(line))
                 if line["verdict"] == OVER:
                     _stop(ctx, max_cost, done)
     ended = {(line["variant"], line["time"]): line["is_whole"] for line in done}
