@@ -133,6 +133,20 @@ def test_u7_nothing_to_replay_is_no_success(repository: Workplace) -> None:
         assert "no recording matches" in done.printed
 
 
+def test_u7_holes_pass_only_where_that_is_allowed(repository: Workplace) -> None:
+    """A run that was killed is incomplete, which is 4 unless the workflow says otherwise."""
+    repository.write("agent.py", AGENT + "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
+    with Provider() as provider:
+        repository.record("agent.py", status=-9, OPENAI_BASE_URL=f"http://127.0.0.1:{provider.port}/v1")
+    assert repository.run("export", "latest", "-o", "killed.replay").returncode == 0
+    repository.write("agent.py", AGENT)
+    given = {"install": "false", "command": "python agent.py", "recordings": "killed.replay"}
+    done = use_action(repository.path, repository.environ, **given)
+    assert (done.status, done.outputs["incomplete"]) == (4, "1"), done.printed
+    allowed = use_action(repository.path, repository.environ, **given, allow_incomplete="true")
+    assert (allowed.status, allowed.outputs["incomplete"]) == (0, "1"), allowed.printed
+
+
 def test_u7_a_recording_that_is_no_recording_fails(repository: Workplace) -> None:
     """The others are replayed all the same."""
     (repository.path / "runs" / "broken.replay").write_bytes(b"PK but no archive")

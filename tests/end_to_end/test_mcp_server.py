@@ -122,7 +122,8 @@ async def test_w5_from_the_ticket_to_a_green_replay(recorded: Workplace) -> None
 async def test_w5_an_injection_in_a_recording_starts_nothing(recorded: Workplace, provider: Provider) -> None:
     """An assistant that obeys every word of it gets errors: no program is run, nothing goes live, no file is read."""
     asked = len(provider.requests)
-    (recorded.path.parent / "outside.replay").write_bytes(b"of somebody else")
+    outside = recorded.path.parent / "outside.replay"
+    assert recorded.run("export", "latest", "-o", str(outside)).returncode == 0
     async with connect(recorded, sys.executable, "agent.py") as assistant:
         tools = {tool.name: tool for tool in await assistant.list_tools()}
         assert tools.keys() == {"find_runs", "show_run", "show_call", "diff_runs", "replay_run"}
@@ -141,7 +142,9 @@ async def test_w5_an_injection_in_a_recording_starts_nothing(recorded: Workplace
             {"run": "latest", "changes": ["tool:refund[1] raises SystemExit: touch planted"]},
         ):
             await assistant.ask("replay_run", **arguments)
-        assert (await assistant.ask("show_run", run="../outside.replay")).is_error
+        for run in ("../outside.replay", str(outside)):
+            refused = await assistant.ask("show_run", run=run)
+            assert "outside of this folder" in refused.content[0].text
     assert not (recorded.path / "planted").exists()
     assert (recorded.path / "payments").read_text() == "A-7 12\n"
     assert len(provider.requests) == asked
