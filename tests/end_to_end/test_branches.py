@@ -226,7 +226,7 @@ def test_w3_a_sweep_keeps_to_its_budget(
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        (("fork", "--at", "99"), "none is 99"),
+        (("fork", "--at", "99"), "has no call 99"),
         (("fork", "--at", "2", "--set", "llm[9].system = 1"), "llm[9]"),
         (("sweep", "--at", "2", "--vary", "", "--out", "nowhere/s.jsonl"), "nowhere"),
     ],

@@ -4,44 +4,20 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 import click
 
 from spanreplay.cli.runs.run_table import build_table
 from spanreplay.cli.runs.runs import open_catalog, summary_to_json
+from spanreplay.cli.runs.search import search
 from spanreplay.cli.runs.states import RUNNING, WAITING, find_states
 from spanreplay.cli.runs.times import span_option, time_option
 from spanreplay.cli.terminal import open_console, print_data, print_json, say
-from spanreplay.model import config
-from spanreplay.recording.catalog import RUNS_MAX, Catalog, RunQuery, RunSummary, is_of_trace
+from spanreplay.recording.catalog import RUNS_MAX, Catalog, RunQuery, RunSummary
 
 _TRACE: Final = re.compile(r"(?:[0-9a-f]{2}-)?([0-9a-f]{32})(?:-[0-9a-f]{16}-[0-9a-f]{2})?")
 WITHIN_NS: Final = 30 * 60 * 1_000_000_000
-
-
-def redact_name(text: str) -> str:
-    """Redact a text with this directory's key: recordings store a user's e-mail address as its token."""
-    named = config.read_setting("SPANREPLAY_REDACT_KEY")
-    path = Path(named) if named else config.read_data_dir() / "redact.key"
-    if not text or not path.is_file():
-        return text
-    from spanreplay.redact import Redactor, load_or_create_key
-
-    return Redactor(*load_or_create_key(path, is_named=bool(named))).run().text(text)
-
-
-def search(catalog: Catalog, query: RunQuery) -> list[RunSummary]:
-    """Find matching runs, newest first; user and session are also searched for in their redacted form."""
-    found = catalog.search(query)
-    redacted = replace(query, user_id=redact_name(query.user_id), session_id=redact_name(query.session_id))
-    if redacted != query:
-        found = [*found, *catalog.search(redacted)]
-        found.sort(key=lambda s: s.root.start_ns, reverse=True)
-    if query.trace_id:  # a service of an earlier version ignores trace_id
-        found = [summary for summary in found if is_of_trace(summary.root, query.trace_id)]
-    return found[: query.limit]
 
 
 def read_trace(_context: click.Context, _option: click.Parameter, text: str) -> str:

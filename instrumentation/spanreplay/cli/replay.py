@@ -28,6 +28,7 @@ from spanreplay.cli.agent.launch import (
 from spanreplay.cli.agent.settle import settle
 from spanreplay.cli.reports import check_files, write_files, write_github
 from spanreplay.cli.runs import earlier, runs, shared_work
+from spanreplay.cli.runs.prices import max_cost_option, price_option
 from spanreplay.cli.terminal import open_console, say
 from spanreplay.model import config
 from spanreplay.model.call import Recording
@@ -228,10 +229,8 @@ def run_agent(
 @click.option(
     "--set", "patches", multiple=True, metavar="PATCH", help="Change a field, e.g. 'llm[3].system += \"ask first\"'."
 )
-@click.option("--max-cost", type=float, metavar="USD", help="Spending limit for live calls to models; exit 6.")
-@click.option(
-    "--price", "prices", multiple=True, metavar="MODEL=IN,OUT", help="US dollars per million tokens, in and out."
-)
+@max_cost_option
+@price_option
 @click.option("--strict", is_flag=True, help="Refuse an incomplete recording; stop at a call that has moved.")
 @click.option("--allow-tokens", is_flag=True, help="Let live calls send tokens that stand for hidden values.")
 @click.option(

@@ -17,7 +17,6 @@ from spanreplay.cli.runs.times import format_duration, format_local
 from spanreplay.cli.terminal import open_console, print_data, print_json, print_pages, say
 from spanreplay.model.attributes import FORKED_AT, RESUMES, UNIT, UNIT_TRACE
 from spanreplay.model.call import CallRecord, Effect, Kind, Outcome, Recording
-from spanreplay.model.errors import RunNotFound
 from spanreplay.model.escape import escape, shorten
 from spanreplay.model.lane_names import name_lane
 from spanreplay.recording.catalog import PARENT
@@ -227,17 +226,6 @@ def _heading(text: str) -> str:
     return click.style(escape(text), bold=True)
 
 
-def _find_call(recording: Recording, number: int) -> CallRecord:
-    for call in recording.calls:
-        if call.number == number:
-            return call
-    numbers = f"1 to {len(recording.calls)}" if recording.calls else "none"
-    raise RunNotFound(
-        f"run {recording.run_id} has no call {number}; its calls are {numbers}",
-        hint=f"spanreplay show {recording.run_id}",
-    )
-
-
 def _read_pattern(ctx: click.Context, param: click.Parameter, text: str | None) -> re.Pattern[str] | None:
     """The value of --grep. Raises: BadParameter."""
     try:
@@ -299,7 +287,7 @@ def show_command(
     recording = runs.load(run)
     links = _links(run, recording)
     if number is not None:
-        call = _find_call(recording, number)
+        call = runs.find_call(recording, number)
         link = links.get(call.span_id, "")
         if as_json:
             print_json(runs.call_to_json(call, link))

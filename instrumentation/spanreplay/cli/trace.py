@@ -11,10 +11,11 @@ import click
 
 from spanreplay.cli.agent.launch import check_not_isolated, find_agent
 from spanreplay.cli.export import ELSEWHERE
-from spanreplay.cli.ls import read_trace, search
+from spanreplay.cli.ls import read_trace
 from spanreplay.cli.replay import STDERR, report_verdict, work_folder
 from spanreplay.cli.reports import check_files
 from spanreplay.cli.runs import runs
+from spanreplay.cli.runs.search import search
 from spanreplay.cli.runs.together import Replays, Service
 from spanreplay.cli.runs.trace_links import find_links, sort_called_first
 from spanreplay.cli.terminal import echo, say

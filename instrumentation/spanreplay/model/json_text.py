@@ -55,3 +55,11 @@ def load(text: str) -> Any:
 
 dump: Final[Callable[[Any], str]] = _make_dump(is_ascii=False)
 dump_ascii: Final[Callable[[Any], str]] = _make_dump(is_ascii=True)
+
+
+def load_or_text(text: str) -> Any:
+    """The value of a text that is JSON, else the text itself."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

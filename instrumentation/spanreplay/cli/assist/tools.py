@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from spanreplay.cli.agent.launch import Agent
-from spanreplay.cli.ls import search
 from spanreplay.cli.replay import open_source, work_folder
 from spanreplay.cli.runs import runs
 from spanreplay.cli.runs.preview import answer_of, asked_of
+from spanreplay.cli.runs.search import search
 from spanreplay.cli.runs.show_filter import Wanted, choose, is_failed
 from spanreplay.cli.runs.times import local_now, parse_span, parse_time, to_ns
 from spanreplay.cli.variations.trials import Trials
@@ -98,9 +98,7 @@ class Bench:
     def show_call(self, run: str, call: int) -> dict[str, Any]:
         """Give the whole request and answer of one call of a run, by its number."""
         recording = _load(run)
-        found = next((each for each in recording.calls if each.number == call), None)
-        if found is None:
-            raise ConfigError(f"run {recording.run_id} has {len(recording.calls)} calls, none is {call}")
+        found = runs.find_call(recording, call)
         return {
             **_place(found),
             "recorded": {

@@ -13,11 +13,12 @@ import click
 from spanreplay.cli.agent.child import as_shell_status
 from spanreplay.cli.agent.launch import Agent, check_not_isolated, find_recorded_agent
 from spanreplay.cli.replay import Source, run_agent
+from spanreplay.cli.runs.prices import max_cost_option, price_option
 from spanreplay.model.call import CallRecord, Outcome, Recording
 from spanreplay.model.errors import ConfigError
 from spanreplay.report.shape import EXIT_STATUS, Verdict
 
-__all__ = ["Branch", "Terms", "branch_options", "check_found", "cut_before", "find_call", "grow"]
+__all__ = ["Branch", "Terms", "branch_options", "check_found", "cut_before", "grow"]
 
 RESUMED: Final = "resumed"
 _OF_THE_START: Final = ("level", "calls", "code", "files", "directories", "absent")
@@ -65,14 +66,8 @@ class Branch:
 def branch_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options about effects and cost."""
     for option in (
-        click.option(
-            "--price",
-            "prices",
-            multiple=True,
-            metavar="MODEL=IN,OUT",
-            help="US dollars per million tokens, in and out.",
-        ),
-        click.option("--max-cost", type=float, metavar="USD", help="Spending limit for live calls to models; exit 6."),
+        price_option,
+        max_cost_option,
         click.option(
             "--effects",
             is_flag=True,
@@ -82,17 +77,6 @@ def branch_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ):
         command = option(command)
     return command
-
-
-def find_call(recording: Recording, number: int) -> CallRecord:
-    """The call with this number. Raises: ConfigError."""
-    found = next((call for call in recording.calls if call.number == number), None)
-    if found is None:
-        raise ConfigError(
-            f"run {recording.run_id} has {len(recording.calls)} calls, none is {number}",
-            hint=f"spanreplay show {recording.run_id} numbers them",
-        )
-    return found
 
 
 def cut_before(recording: Recording, call: CallRecord) -> Recording:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from spanreplay.cli.branches.branch import Branch, Terms, branch_options, check_found, find_call, grow
+from spanreplay.cli.branches.branch import Branch, Terms, branch_options, check_found, grow
 from spanreplay.cli.replay import open_source, print_verdict, work_folder
 from spanreplay.cli.reports import check_files, write_files
 from spanreplay.cli.runs import runs
@@ -49,7 +49,7 @@ def fork_command(
     with work_folder() as folder:
         found = open_source(source, folder)
         agent = check_found(found, command)
-        call = find_call(found.recording, at)
+        call = runs.find_call(found.recording, at)
         done = grow(agent, found, folder, call, Terms(effects, max_cost, prices), patches=patches)
     finish(ctx, done, files)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from spanreplay.cli.branches.branch import Terms, branch_options, check_found, find_call, grow
+from spanreplay.cli.branches.branch import Terms, branch_options, check_found, grow
 from spanreplay.cli.branches.fork import finish
 from spanreplay.cli.replay import Source, open_source, work_folder
 from spanreplay.cli.reports import check_files
@@ -69,7 +69,7 @@ def _find_change(found: Source, trial: Trial) -> CallRecord | None:
     own = [each for each in trial.verdict["divergences"] if not each["downstream"]]
     numbers = [number for each in own if (number := _number(each))]
     if numbers:
-        return find_call(found.recording, min(min(numbers), len(found.recording.calls)))
+        return runs.find_call(found.recording, min(min(numbers), len(found.recording.calls)))
     if trial.verdict["verdict"] == "identical":
         return None
     raise ConfigError(

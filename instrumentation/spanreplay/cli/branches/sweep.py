@@ -11,7 +11,7 @@ from typing import Any, Final, NoReturn
 
 import click
 
-from spanreplay.cli.branches.branch import Branch, Terms, branch_options, check_found, find_call, grow
+from spanreplay.cli.branches.branch import Branch, Terms, branch_options, check_found, grow
 from spanreplay.cli.replay import open_source, work_folder
 from spanreplay.cli.runs import runs
 from spanreplay.cli.terminal import echo, say
@@ -81,7 +81,7 @@ def sweep_command(
     with work_folder() as folder:
         found = open_source(source, folder)
         agent = check_found(found, command)
-        call = find_call(found.recording, at)
+        call = runs.find_call(found.recording, at)
         done = _read(out, found.recording.run_id, at)
         terms = Terms(effects, max_cost, prices)
         for time in range(1, times + 1):

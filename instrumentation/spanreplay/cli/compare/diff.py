@@ -7,6 +7,7 @@ from typing import Final
 
 import click
 
+from spanreplay.cli.runs.prices import price_option
 from spanreplay.cli.runs.runs import complete_run, load
 from spanreplay.cli.terminal import open_console, print_json, say
 from spanreplay.replayer.compare.two_runs.difference import RunDiff, compare_runs
@@ -24,9 +25,7 @@ _EVERYTHING: Final = "*"
     "--only", default=_EVERYTHING, metavar="CALLS", help="Compare only these calls, e.g. 'llm' or 'tool:get_*'."
 )
 @click.option("--cost", "with_cost", is_flag=True, help="Show which places in the code cause the difference in cost.")
-@click.option(
-    "--price", "prices", multiple=True, metavar="MODEL=IN,OUT", help="US dollars per million tokens, in and out."
-)
+@price_option
 @click.option(
     "--html", "page", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write one HTML page."
 )

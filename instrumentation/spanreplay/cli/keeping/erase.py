@@ -8,8 +8,8 @@ from typing import Final
 
 import click
 
-from spanreplay.cli.ls import redact_name
 from spanreplay.cli.runs.runs import complete_run, open_catalog, resolve
+from spanreplay.cli.runs.search import redact_name
 from spanreplay.cli.runs.times import time_option
 from spanreplay.cli.terminal import echo, print_json, say
 from spanreplay.recording.catalog import Erased, Erasure

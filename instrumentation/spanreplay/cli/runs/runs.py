@@ -58,6 +58,18 @@ def load(source: str) -> Recording:
         return catalog.load(resolve(catalog, source))
 
 
+def find_call(recording: Recording, number: int) -> CallRecord:
+    """The call with this number. Raises: RunNotFound."""
+    for call in recording.calls:
+        if call.number == number:
+            return call
+    numbers = f"1 to {len(recording.calls)}" if recording.calls else "none"
+    raise RunNotFound(
+        f"run {recording.run_id} has no call {number}; its calls are {numbers}",
+        hint=f"spanreplay show {recording.run_id}",
+    )
+
+
 def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
     """Complete run ids for the shell, newest first; no ids if the catalog can't be read."""
     from click.shell_completion import CompletionItem

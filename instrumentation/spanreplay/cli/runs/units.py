@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from spanreplay.cli.ls import search
 from spanreplay.cli.runs import runs
+from spanreplay.cli.runs.search import search
 from spanreplay.model.call import RootRecord
 from spanreplay.model.errors import ConfigError, RunNotFound
 from spanreplay.recording.catalog import RUNS_MAX, Catalog, RunQuery

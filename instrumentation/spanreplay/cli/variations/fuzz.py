@@ -18,7 +18,7 @@ from spanreplay.cli.runs import runs
 from spanreplay.cli.terminal import counting, echo, print_json, say
 from spanreplay.cli.variations.derive import derive_trial, write_recording
 from spanreplay.cli.variations.judge import BROKEN, LEFT, CheckedJudge, Failure, Judge, OwnJudge, Unknown
-from spanreplay.cli.variations.trials import SERVE, Trial, Trials, jobs_option, timeout_option
+from spanreplay.cli.variations.trials import SERVE, Trial, Trials, jobs_option, only_option, timeout_option
 from spanreplay.model.errors import ConfigError, SpanreplayError
 from spanreplay.replayer.variations.seeded import draw_variations
 from spanreplay.replayer.variations.shrink import shrink
@@ -81,9 +81,7 @@ class _Search:
     help="A command that gets a replay as JSON on standard input and exits with 0 if all is well, 125 if it can't "
     "tell; default: see above.",
 )
-@click.option(
-    "--only", default="*", metavar="CALLS", help="Change only these calls, e.g. 'tool:*' or 'tool:get_price[2]'."
-)
+@only_option
 @click.option("--field", "fields", default="*", metavar="GLOB", help="Change only these fields, e.g. 'items*'.")
 @click.option(
     "--kind", "kinds", multiple=True, type=click.Choice(KINDS), help="Make only changes of this kind; repeatable."

@@ -13,7 +13,7 @@ from spanreplay.cli.agent.launch import check_not_isolated, find_agent
 from spanreplay.cli.replay import open_source, work_folder
 from spanreplay.cli.runs import runs
 from spanreplay.cli.terminal import counting, open_console, print_json, say
-from spanreplay.cli.variations.trials import Trial, Trials, jobs_option, timeout_option
+from spanreplay.cli.variations.trials import Trial, Trials, jobs_option, only_option, timeout_option
 from spanreplay.model.errors import ConfigError
 from spanreplay.replayer.variations.mutations import Mutation, find_mutations
 
@@ -37,9 +37,7 @@ _WORDS: Final = {NOTHING: "nothing", CALLS: "another call", OUTPUT: "the output"
 @click.option(
     "--seed", type=int, default=0, show_default=True, help="Seed for choosing fields if there are more than -n."
 )
-@click.option(
-    "--only", default="*", metavar="CALLS", help="Change only these calls, e.g. 'llm:*' or 'tool:get_price[2]'."
-)
+@only_option
 @click.option("--field", "fields", default="*", metavar="GLOB", help="Change only these fields, e.g. 'usage.*'.")
 @jobs_option
 @timeout_option

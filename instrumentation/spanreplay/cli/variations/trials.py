@@ -20,11 +20,12 @@ from spanreplay.cli.agent.settle import settle
 from spanreplay.cli.replay import Source
 from spanreplay.model.call import Recording
 from spanreplay.model.errors import ConfigError, SpanreplayError
+from spanreplay.model.json_text import load_or_text
 from spanreplay.recording.spool import SpoolCatalog
 from spanreplay.report.json import parse
 from spanreplay.report.shape import Verdict
 
-__all__ = ["SERVE", "Trial", "Trials", "jobs_option", "timeout_option"]
+__all__ = ["SERVE", "Trial", "Trials", "jobs_option", "only_option", "timeout_option"]
 
 SERVE: Final = "serve"
 OUTPUT_BYTES_MAX: Final = 1_000_000
@@ -38,6 +39,9 @@ jobs_option: Final = click.option(
     type=click.IntRange(1, 64),
     default=min(16, os.cpu_count() or 1),
     help="Replays that run in parallel; default: the number of cores.",
+)
+only_option: Final = click.option(
+    "--only", default="*", metavar="CALLS", help="Change only these calls, e.g. 'llm:*' or 'tool:get_price[2]'."
 )
 timeout_option: Final = click.option(
     "--timeout", type=click.IntRange(1), default=300, show_default=True, help="Time limit of one replay, in seconds."
@@ -168,8 +172,8 @@ def as_json(trial: Trial) -> str:
             "calls": [
                 {
                     "boundary": call.boundary,
-                    "request": _parsed(call.request),
-                    "response": _parsed(call.response),
+                    "request": load_or_text(call.request),
+                    "response": load_or_text(call.response),
                     "outcome": call.outcome,
                 }
                 for call in calls
@@ -177,10 +181,3 @@ def as_json(trial: Trial) -> str:
             "verdict": trial.verdict,
         }
     )
-
-
-def _parsed(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text

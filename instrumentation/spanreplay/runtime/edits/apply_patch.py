@@ -8,13 +8,12 @@ protocol; `response.text` is the text of a model's answer, also in a stream (`ev
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
 from spanreplay.model.call import Outcome
-from spanreplay.model.json_text import dump
+from spanreplay.model.json_text import dump, load_or_text
 from spanreplay.runtime.edits.events import find_in, is_event_stream, patch_events
 from spanreplay.runtime.edits.patch import ADD, SET, Patch, Step, Unfit, edit
 
@@ -105,7 +104,7 @@ def _text_of(prompt: Any, patch: Patch, rest: Sequence[Step]) -> Sequence[Step]:
 
 def patch_request(request: str, patches: Sequence[Patch], *, is_model: bool) -> str:
     """A recorded request with the patches applied, for trying them out. Raises: ConfigError."""
-    value = _load(request)
+    value = load_or_text(request)
     if isinstance(value, dict) and isinstance(value.get("arguments"), dict) and "method" not in value:
         return dump({**value, "arguments": patch_arguments(value["arguments"], patches)})
     if isinstance(value, dict) and "body" in value:
@@ -123,7 +122,7 @@ def _below_body(patches: Sequence[Patch], *, is_model: bool) -> Iterable[Patch]:
 # ── Responses ───────────────────────────────────────────────────────────────────────────────────────
 def patch_response(response: str, outcome: str, patches: Iterable[Patch]) -> tuple[str, str]:
     """A recorded response with the patches applied, and its outcome. Raises: ConfigError."""
-    value = _load(response)
+    value = load_or_text(response)
     for patch in patches:
         if patch.is_answer:
             value, outcome = _put_answer(value, patch)
@@ -151,7 +150,7 @@ def _patch_exchange(value: dict[str, Any], patch: Patch) -> dict[str, Any]:
     first_ms = value["chunks"][0][0] if value["chunks"] else 0
     if is_event_stream(text):
         return {**value, "chunks": patch_events(value["chunks"], patch)}
-    body = _load(text)
+    body = load_or_text(text)
     path = _response_path(body, patch)
     changed = _edit(body, patch, path)
     written = changed if isinstance(changed, str) and not path else dump(changed)
@@ -186,10 +185,3 @@ def _response_path(body: Any, patch: Patch) -> Sequence[Step]:
     if path is None:
         raise patch.fail("this answer has no text to set", 0)
     return path
-
-
-def _load(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text

@@ -6,11 +6,10 @@ the fourth event that has any; `delete llm[1].response.events[3]` removes it, an
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any, Final
 
-from spanreplay.model.json_text import dump
+from spanreplay.model.json_text import dump, load_or_text
 from spanreplay.runtime.edits.patch import ADD, SET, Patch, Step, Unfit, edit
 
 _DELTA_PATHS: Final[tuple[tuple[Step, ...], ...]] = (
@@ -99,13 +98,13 @@ def _split(text: str) -> list[str]:
 
 def _read_event(text: str) -> Any:
     lines = [line[5:].strip() for line in text.split("\n") if line.startswith("data:")]
-    found = _load("\n".join(lines)) if lines else None
+    found = load_or_text("\n".join(lines)) if lines else None
     return found if isinstance(found, dict) else None
 
 
 def _read_piece(line: str) -> tuple[dict[str, Any], Sequence[Step]] | None:
     """An event with a piece of the answer's text, and the path to that text."""
-    event = _load(line[5:]) if line.startswith("data:") else None
+    event = load_or_text(line[5:]) if line.startswith("data:") else None
     if not isinstance(event, dict):
         return None
     path = next((p for p in _DELTA_PATHS if isinstance(find_in(event, p), str)), None)
@@ -139,10 +138,3 @@ def find_in(value: Any, path: Sequence[Step]) -> Any:
         else:
             return None
     return value
-
-
-def _load(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
