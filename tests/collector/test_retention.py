@@ -151,6 +151,11 @@ def test_c9_a_user_is_erased_everywhere_and_stays_so(store: Store, tmp_path: Pat
     assert store.erased_spans == len(late.calls) + 1
     assert _found(store) == {other.run_id, _make_run(5, 1).run_id}
     assert store.is_erased(TENANT, mine.run_id)
+    with store._engine.client() as client:
+        kept = "SELECT body FROM blobs WHERE tenant = 'default'"
+        texts = [bytes(body) for (body,) in client.query(kept, query_formats=_BYTES).result_rows]
+    assert not any(b"user 1" in text for text in texts), "not even its parts are stored"
+    assert any(b"user 5" in text for text in texts)
 
 
 def test_c9_a_session_and_a_run_are_erased(store: Store) -> None:

@@ -45,6 +45,7 @@ Path("notes.txt").write_text("one")
 print(ask("question 2"))
 print(look("ink")["seen"], Path("notes.txt").read_text(), token)
 print(ask("question 3"))
+Path("after.txt").write_text("two")
 if "--pay" in sys.argv:
     print(pay(12))
 """
@@ -94,13 +95,14 @@ def test_w3_calls_before_the_fork_bill_nothing(
 ) -> None:
     """Only the calls from N on reach the provider, the first with its change; the new run says where it comes from."""
     old, printed = recorded
-    notes = (workplace.path / "notes.txt").stat()
+    files = [workplace.path / name for name in ("notes.txt", "after.txt")]  # written before and after the call
+    before = [file.stat() for file in files]
     at = number_of(old, CALLS[0], 2)
     done = run(workplace, "fork", old.run_id, "--at", str(at), "--set", 'llm[2].system += ", ask first"')
     assert prompts(provider) == [("be brief, ask first", "question 2"), ("be brief", "question 3")]
     assert done.stdout.splitlines()[0] == printed[0]
     assert printed[2].split()[2] == done.stdout.splitlines()[2].split()[2], "what was drawn before is as recorded"
-    assert (workplace.path / "notes.txt").stat() == notes, "files of a fork are its own"
+    assert [file.stat() for file in files] == before, "files of a fork are its own"
     (new,) = [each for each in workplace.recordings() if each.run_id != old.run_id]
     assert (new.root.env["resumes"], new.root.env["forked_at"]) == (old.run_id, at)
     assert [call.boundary for call in new.calls] == [call.boundary for call in old.calls]
