@@ -14,7 +14,7 @@ from support.provider import Provider
 from support.replaying import BIN, Workplace
 
 AGENT = """
-import random, sys, time
+import os, random, sqlite3, sys, time
 from pathlib import Path
 import spanreplay
 from openai import OpenAI
@@ -42,6 +42,12 @@ def pay(amount):
 token = random.random()
 print(ask("question 1"), look("pen")["seen"])
 Path("notes.txt").write_text("one")
+if not Path("cache").exists():
+    os.mkdir("cache")
+with sqlite3.connect("memory.db") as db:
+    db.execute("CREATE TABLE facts (fact)")
+    db.execute("INSERT INTO facts VALUES ('one')")
+db.close()
 print(ask("question 2"))
 print(look("ink")["seen"], Path("notes.txt").read_text(), token)
 print(ask("question 3"))

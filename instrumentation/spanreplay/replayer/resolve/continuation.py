@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.model.attributes import FORKED_AT, RESUMES
 from spanreplay.model.call import CallRecord, Effect, Kind, Outcome, Recording
+from spanreplay.model.code_state import ABSENT
 from spanreplay.runtime.order.loops import make_book
 from spanreplay.runtime.order.steps import PACE
+from spanreplay.runtime.process.surroundings import DIRECTORIES
 
 if TYPE_CHECKING:
     from spanreplay.replayer.index import RecordingIndex
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 _LASTING: Final = (Effect.WRITE.value, Effect.IRREVERSIBLE.value)
 _OPEN: Final = Outcome.OPEN.value
+_NOT_THERE: Final = (ABSENT, DIRECTORIES)
+"""Members of a manifest: paths where nothing was before the run."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +148,8 @@ class Continuation:
             merged.pop("timers", None)
         else:
             merged["timers"] = {**manifest.get("timers", {}), **self.timers}
+        for name in _NOT_THERE:  # what a served call made is not made again, and a replay begins without it
+            merged[name] = list(dict.fromkeys([*(old.get(name) or ()), *(manifest.get(name) or ())]))
         for name in PACE:
             merged[name] = [*(old.get(name) or ()), *(manifest.get(name) or ())]
         return merged

@@ -11,6 +11,7 @@ from spanreplay.runtime.answers import Answers, RecordedEnvironment
 
 if TYPE_CHECKING:
     from spanreplay.runtime.processes import ProcessGroup
+    from spanreplay.runtime.run import Run
 
 _PART: Final = "session"
 """Member of a process's part that holds its findings."""
@@ -24,8 +25,9 @@ class ReplayResolver:
     connects = False
     keeps = False
 
-    def __init__(self, answers: Answers) -> None:
+    def __init__(self, answers: Answers, run: Run) -> None:
         self.answers = answers
+        self._run = run
         self._is_imported = answers.recording.is_imported
 
     @property
@@ -44,7 +46,9 @@ class ReplayResolver:
         return bool(self.environment.get(name))
 
     def declare(self, name: str, value: Any = True) -> None:
-        """No-op: the recording has stated what it has."""
+        """Repeat what the recording states, if the run continues it as a new recording."""
+        if self._run.continuation is not None and self.has(name):
+            self._run.environment = {**self._run.environment, name: self.environment[name]}
 
     def on_stop(self, callback: Callable[[], None]) -> None:
         """Call it at the end of the replay."""

@@ -109,7 +109,7 @@ class Session:
     def equip(self, run: Run) -> tuple[RecordedLockOrder, KeptOrder, ReplayResolver]:
         """The recorded order of threads where they meet and go on, and the answers of calls."""
         lock_order = RecordedLockOrder(self.gate, read_lock_order(self.recording.root.manifest))
-        return lock_order, KeptOrder(run, self.gate, lock_order), ReplayResolver(self)
+        return lock_order, KeptOrder(run, self.gate, lock_order), ReplayResolver(self, run)
 
     def resolve(self, crossing: Crossing) -> None:
         """Set `crossing.served` or leave it live. Raises: ReplayMiss."""
