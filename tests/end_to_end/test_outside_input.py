@@ -153,6 +153,22 @@ def test_p12_what_a_library_asks_the_kernel_is_no_hole_and_may_be_the_cause(
         assert all("/proc/uptime" in reason for reason in replayed.verdict["reasons"])
 
 
+def test_p12_what_the_kernel_still_says_is_no_change_of_the_code(
+    workplace: Workplace, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """An answer that the kernel would give again at the verdict is not called a changed file of the agent's code."""
+    site = tmp_path_factory.mktemp("lib") / "site-packages"
+    site.mkdir()
+    source = "def ask():\n    return open('/proc/self/maps').read().split()[0]\n"
+    install(site, "machine-facts", {"machine_facts.py": source})
+    here = Workplace(workplace.path, {**workplace.environ, "PYTHONPATH": str(site)})
+    agent = here.write("agent.py", CALL + "import machine_facts\nprint(quote(machine_facts.ask()))\n")
+    here.record(agent)
+    replayed = here.replay(agent)
+    assert replayed.verdict["verdict"] == "incomplete", replayed.stderr
+    assert all("/proc/self/maps" in reason for reason in replayed.verdict["reasons"])
+
+
 def test_p12_what_an_installed_program_asks_the_kernel_is_no_hole(
     workplace: Workplace, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

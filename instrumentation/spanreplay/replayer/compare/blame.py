@@ -24,6 +24,7 @@ from spanreplay.replayer.divergence import Cause, Diff, Divergence, with_causes
 from spanreplay.replayer.index import RecordingIndex
 from spanreplay.replayer.relocation import FOLDER
 from spanreplay.replayer.resolve.hidden import REDACTION
+from spanreplay.runtime.caller.places import DEVICES
 from spanreplay.runtime.process import hash_secret
 from spanreplay.runtime.process.environment import RANDOM
 from spanreplay.runtime.process.outside_io import unwatched
@@ -204,7 +205,7 @@ class Blame:
         """Yield a file of the agent's code tree, such as a prompt, that it reads itself: only the read is recorded."""
         state = None if self._run.written is None else self._run.written.state
         for path in [] if state is None else state.list_read()[:FILES_MAX]:
-            text = _read_text(path)
+            text = "" if path.startswith(DEVICES) else _read_text(path)
             if now in text and not (recorded and recorded in text):
                 name = ids.shorten(path)
                 instead = f", and {_quote(recorded)} is not" if recorded else ""
@@ -252,10 +253,13 @@ class Blame:
 
 
 def _read_text(path: str) -> str:
-    """Return the text of a small file; '' if it is unreadable or too large."""
+    """Return the text of a small file; '' if it is unreadable, too large or no file: a pipe would block the verdict."""
     try:
-        with unwatched(), open(path, "rb") as file:  # noqa: PTH123 -- pathlib's queries would count as the agent's here
-            content = file.read(FILE_BYTES_MAX + 1)
+        with unwatched():
+            if not os.path.isfile(path):  # noqa: PTH113 -- pathlib's queries would count as the agent's here
+                return ""
+            with open(path, "rb") as file:  # noqa: PTH123 -- the same
+                content = file.read(FILE_BYTES_MAX + 1)
     except OSError:
         return ""
     return content.decode("utf-8", "replace") if len(content) <= FILE_BYTES_MAX else ""
