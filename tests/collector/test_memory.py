@@ -147,6 +147,7 @@ LOADS: dict[str, tuple[Callable[[], bytes], int, int]] = {
 
 
 @pytest.mark.parametrize("case", LOADS)
+@pytest.mark.sampled(1)
 def test_c5_a_large_request_is_stored_whole_in_bounded_memory(tmp_path: Path, python: str, case: str) -> None:
     """Ordinary spans of 63 MiB, or 120,000 tiny ones, are all stored byte for byte, with only a part in memory."""
     make, spans, bytes_max = LOADS[case]

@@ -61,6 +61,7 @@ print("done", gc.isenabled())
 
 
 @pytest.mark.parametrize("threshold", [13, 20, 50])
+@pytest.mark.sampled(1)
 def test_n1_finalizers_that_come_while_context_variables_are_set_harm_nobody(
     workplace: Workplace, threshold: int
 ) -> None:

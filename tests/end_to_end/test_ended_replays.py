@@ -70,6 +70,7 @@ def start_stuck(workplace: Workplace, arguments: list[str]) -> subprocess.Popen[
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL], ids=lambda each: each.name)
 @pytest.mark.parametrize("form", FORMS)
+@pytest.mark.sampled(4)
 def test_p2_a_replay_that_is_ended_leaves_no_agent_behind(
     provider: Provider, tmp_path: Path, form: str, number: signal.Signals
 ) -> None:

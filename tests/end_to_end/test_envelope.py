@@ -99,6 +99,7 @@ def _assert_answered(sdk: Sdk, provider: Provider, call: CallRecord, got: dict[s
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sdk", SDKS.values(), ids=SDKS)
+@pytest.mark.sampled(3)
 def test_s22_s58_every_model_call_has_its_envelope(sdk: Sdk, provider: Provider, workplace: Workplace) -> None:
     """Run, times, models asked and answered, parameters, prompts, chunks, tool calls, completion and usage."""
     if not sdk.python.exists():

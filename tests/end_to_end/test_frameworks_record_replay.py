@@ -62,6 +62,7 @@ def _there(workplace: Workplace, environment: str, instrumentor: str = "") -> Wo
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
+@pytest.mark.sampled(3)
 def test_u1_agent_of_a_framework_replays_byte_for_byte(name: str, provider: Provider, workplace: Workplace) -> None:
     """With the provider gone: the same output, no tool body run, no socket, the same OpenInference spans."""
     environment, instrumentor, (script, *modes) = RUNS[name]
@@ -86,6 +87,7 @@ def test_u1_agent_of_a_framework_replays_byte_for_byte(name: str, provider: Prov
 
 @pytest.mark.slow
 @pytest.mark.parametrize("environment", ["openai2", "old"])
+@pytest.mark.sampled(1)
 def test_s8_fan_out_workflow_replays_the_same_events_fifty_times(
     environment: str, provider: Provider, workplace: Workplace
 ) -> None:
@@ -135,6 +137,7 @@ def test_s7_langgraph_itself_does_it_twice(provider: Provider, workplace: Workpl
 
 @pytest.mark.slow
 @pytest.mark.parametrize("environment", ["openai2", "old"])
+@pytest.mark.sampled(1)
 def test_s7_thread_in_a_database_is_taken_up_in_another_process(
     environment: str, provider: Provider, workplace: Workplace
 ) -> None:

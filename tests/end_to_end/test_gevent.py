@@ -199,6 +199,7 @@ def test_p3_a_change_in_one_greenlet_is_the_one_cause(provider: Provider, tmp_pa
 
 
 @pytest.mark.parametrize("level", ["calls", "full"])
+@pytest.mark.sampled(1)
 def test_p2_p3_requests_whose_handlers_spawn_greenlets_replay(level: str, provider: Provider, tmp_path: Path) -> None:
     """Calls of greenlets belong to the run of their request, each greenlet in its own lane, at every level."""
     place = prepare(tmp_path, provider, APP)

@@ -136,6 +136,7 @@ def _assert_whole(recording: Recording, incident: Incident, parents: dict[str, s
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.sampled(3)
 def test_s1_incident_is_recorded_whole_and_replays_harmless(name: str, provider: Provider, tmp_path: Path) -> None:
     """Recorded and unrecorded runs do the same; the recording has every boundary; the replay changes nothing."""
     incident, script = CASES[name], f"{name}_agent.py"

@@ -130,6 +130,7 @@ CALLS: Final = [
 
 
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.sampled(2)
 def test_p1_u1_s50_an_installed_agent_is_an_agent(way: str, installed: Installed, provider: Provider) -> None:
     """A script, a console script and a module have the same calls and the same verdicts.
 

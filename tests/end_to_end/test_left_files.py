@@ -28,6 +28,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize("end", ENDS)
+@pytest.mark.sampled(3)
 def test_s62_a_replay_leaves_no_file_behind(tmp_path: Path, end: str) -> None:
     """The temporary folder is as empty after a replay as before."""
     temporary = tmp_path / "temporary"

@@ -75,6 +75,7 @@ def the_cause(replayed: Replayed) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("part", ["prompt", "history", "model", "sampler"])
+@pytest.mark.sampled(2)
 def test_s21_changed_request_names_the_moving_part(
     part: str, agent: Path, provider: Provider, workplace: Workplace
 ) -> None:
@@ -126,6 +127,7 @@ def test_s21_changed_time_is_named(agent: Path, provider: Provider, workplace: W
     [("serving", "", "fp_other"), ("model", "-2027-01-01", "fp_same"), ("sampler", "", "fp_same")],
     ids=["serving", "model", "sampler"],
 )
+@pytest.mark.sampled(1)
 def test_s21_live_model_that_answers_otherwise_names_why(
     part: str,
     date: str,

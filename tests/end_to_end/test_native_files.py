@@ -62,6 +62,7 @@ def _content(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("work", [DATABASE, INDEX, TABLE], ids=["duckdb", "faiss", "pyarrow"])
+@pytest.mark.sampled(1)
 def test_n14_native_files_are_inputs_and_stay_as_they_are(work: str, tmp_path: Path) -> None:
     """Each of two consecutive runs replays as recorded; the real files are neither changed nor needed."""
     data, code = tmp_path / "data", tmp_path / "code"

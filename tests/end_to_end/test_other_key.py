@@ -69,6 +69,7 @@ def test_s62_an_agent_whose_prompts_hold_personal_data_replays_without_the_key(
     ],
     ids=["another of them", "a new one", "none", "output", "file"],
 )
+@pytest.mark.sampled(2)
 def test_s62_another_hidden_value_is_found_without_the_key(
     provider: Provider, workplace: Workplace, then: str, now: str, boundary: str
 ) -> None:

@@ -222,6 +222,7 @@ def read_spool(workplace: Workplace) -> tuple[set[str], set[str]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.sampled(3)
 def test_p9_exporter_of_the_program_gets_the_same_spans(name: str, workplace: Workplace, theirs: OtlpSink) -> None:
     """Names, attributes, parents, traces and sampling are as without us, without our spans; a replay sends none."""
     source, names = PROGRAMS[name]

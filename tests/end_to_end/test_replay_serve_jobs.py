@@ -112,6 +112,7 @@ def record(place: Workplace, name: str) -> str:
 
 
 @pytest.mark.parametrize("name", WORKERS)
+@pytest.mark.sampled(1)
 def test_p3_p4_a_recorded_job_is_tried_by_hand(name: str, provider: Provider, tmp_path: Path) -> None:
     """Omitted arguments are as recorded; others reach the function, and its result or exception is returned."""
     place = prepare(tmp_path, provider, "")

@@ -76,6 +76,7 @@ SDKS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sdk", SDKS.values(), ids=SDKS)
+@pytest.mark.sampled(4)
 def test_u1_s22_s26_s58_sdk_replays_byte_for_byte(sdk: Sdk, provider: Provider, workplace: Workplace) -> None:
     """Answers, chunks, tool calls, errors and concurrent calls are as recorded, each with its own call kind."""
     if importlib.util.find_spec(sdk.module.partition(".")[0]) is None:
@@ -143,6 +144,7 @@ def _temperature(body: object) -> object:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("generation", ["openai2", "old"])
+@pytest.mark.sampled(1)
 def test_u1_s26_azure_replays_on_older_sdks(generation: str, provider: Provider, workplace: Workplace) -> None:
     """Azure's client of each generation of OpenAI's SDK replays byte for byte."""
     python = PYTHONS[generation]
@@ -160,6 +162,7 @@ def test_u1_s26_azure_replays_on_older_sdks(generation: str, provider: Provider,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("transport", ["aiohttp", "httpx"])
+@pytest.mark.sampled(1)
 def test_u1_s26_litellm_replays_on_both_of_its_transports(
     transport: str, provider: Provider, workplace: Workplace
 ) -> None:

@@ -88,6 +88,7 @@ def assert_replayed(replayed: Replayed, stdout: str, recording: Recording) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FRAMEWORKS)
+@pytest.mark.sampled(3)
 def test_u1_s50_framework_replays_byte_for_byte(name: str, provider: Provider, workplace: Workplace) -> None:
     """With the provider stopped: same output, no tool body runs, the same OpenInference spans."""
     framework = FRAMEWORKS[name]
@@ -213,6 +214,7 @@ ADAPTED = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ADAPTED)
+@pytest.mark.sampled(2)
 def test_s50_tool_of_another_framework_is_recorded_once(name: str, workplace: Workplace) -> None:
     """A framework's wrapper around a LangChain tool or an MCP session makes one call, not two."""
     place, source, boundary = ADAPTED[name]

@@ -170,6 +170,7 @@ async def _ask_all(url: str, count: int) -> list[str]:
 
 
 @pytest.mark.parametrize("name", KINDS)
+@pytest.mark.sampled(2)
 def test_p2_p4_p6_requests_under_aiohttp_are_runs_that_replay_alone(
     name: str, provider: Provider, place: Workplace
 ) -> None:

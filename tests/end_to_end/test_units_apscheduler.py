@@ -61,6 +61,7 @@ def place(provider: Provider, tmp_path: Path) -> Workplace:
 
 
 @pytest.mark.parametrize("kind", ["blocking", "background", "asyncio"])
+@pytest.mark.sampled(2)
 def test_p3_p4_each_scheduled_job_is_a_run_and_replays_alone(kind: str, provider: Provider, place: Workplace) -> None:
     """Concurrent jobs in a pool or on a loop, one failed, some added by others: each is whole, and replays alone."""
     record_until(place, 8 if kind == "asyncio" else 5, "shop.py", kind, status=-15)
@@ -169,6 +170,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("method", ["spawn", "fork"])
+@pytest.mark.sampled(1)
 def test_p3_p4_a_job_in_a_pool_of_processes_is_a_run_and_replays_alone(
     method: str, provider: Provider, place: Workplace
 ) -> None:

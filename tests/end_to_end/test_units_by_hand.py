@@ -77,6 +77,7 @@ def split(workplace: Workplace) -> tuple[Recording, list[Recording]]:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.sampled(1)
 def test_p3_p4_decorated_calls_are_runs_and_replay_alone(name: str, provider: Provider, place: Workplace) -> None:
     """Twelve concurrent jobs give twelve whole runs, each with its own calls; one replays, the others are skipped."""
     agent = place.write("agent.py", HEAD + PROGRAMS[name])

@@ -105,6 +105,7 @@ def kill_hanging(place: Workplace) -> None:
 
 
 @pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.sampled(1)
 def test_p3_p4_each_task_is_a_run_and_replays_alone(pool: str, provider: Provider, place: Workplace) -> None:
     """Tasks of several users have only their own calls; without provider and broker each is identical."""
     count = 11 if pool == "prefork" else 5

@@ -89,6 +89,7 @@ def place(provider: Provider, tmp_path: Path) -> Workplace:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.sampled(1)
 def test_p3_p4_each_message_is_a_run_and_replays_alone(name: str, provider: Provider, place: Workplace) -> None:
     """Runs are whole with their own calls; polling is in none, and a replay neither polls nor takes another message."""
     with a_redis(place.path) as port:

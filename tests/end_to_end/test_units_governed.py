@@ -85,6 +85,7 @@ def says(place: Workplace, line: str) -> int:
     [("SPANREPLAY_CPU_LIMIT", "0.0001", "cpu"), ("SPANREPLAY_QUEUE_LIMIT", "0.00005", "queue")],
     ids=["processor", "queue"],
 )
+@pytest.mark.sampled(1)
 def test_n3_p8_units_beyond_a_limit_leave_nothing_and_are_counted(
     setting: str, value: str, limit: str, provider: Provider, place: Workplace
 ) -> None:

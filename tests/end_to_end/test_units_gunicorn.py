@@ -42,6 +42,7 @@ async def _ask_all(url: str) -> list[str]:
 
 
 @pytest.mark.parametrize("worker", WORKERS)
+@pytest.mark.sampled(1)
 def test_p2_p4_requests_under_uvicorns_worker_of_gunicorn_are_runs_that_replay_alone(
     worker: str, provider: Provider, tmp_path: Path
 ) -> None:

@@ -55,6 +55,7 @@ async def _ask_all(url: str, count: int, *, is_http_2: bool) -> list[str]:
 
 
 @pytest.mark.parametrize("is_http_2", [False, True], ids=["http/1.1", "http/2"])
+@pytest.mark.sampled(1)
 def test_p2_p4_requests_under_hypercorn_are_runs_that_replay_alone(
     is_http_2: bool, provider: Provider, place: Workplace
 ) -> None:

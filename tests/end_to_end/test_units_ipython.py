@@ -42,6 +42,7 @@ main()
     ],
     ids=["terminal", "embedded"],
 )
+@pytest.mark.sampled(1)
 def test_p3_p4_each_cell_typed_at_a_prompt_is_a_run_and_replays(
     command: Sequence[str], name: str, typed: Sequence[str], provider: Provider, tmp_path: Path
 ) -> None:

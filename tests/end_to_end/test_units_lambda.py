@@ -82,6 +82,7 @@ def await_idle(api: LambdaApi, process: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.parametrize("polls", ["", "AWS_Lambda_python3.13"], ids=["in the main thread", "in a thread"])
+@pytest.mark.sampled(1)
 def test_p3_p4_each_invocation_is_a_run_and_replays_alone(polls: str, provider: Provider, place: Workplace) -> None:
     """The runtime is killed like a frozen one: each run is whole, and is identical without Lambda and provider."""
     answers = record(place, EVENTS, AWS_EXECUTION_ENV=polls)

@@ -130,6 +130,7 @@ def _ask(url: str, number: int) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FRAMEWORKS)
+@pytest.mark.sampled(2)
 def test_p2_p6_as_many_runs_as_requests(name: str, provider: Provider, tmp_path: Path) -> None:
     """200 requests of 20 users, 40 at a time, give 200 runs, no call in another's run; a sample replays identically."""
     source, command, at, asked = FRAMEWORKS[name]

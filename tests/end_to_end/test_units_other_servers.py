@@ -68,6 +68,7 @@ def await_workers(name: str, server: Server) -> None:
 
 
 @servers
+@pytest.mark.sampled(1)
 def test_p2_p4_requests_under_other_servers_are_runs_that_replay_alone(
     name: str, provider: Provider, place: Workplace
 ) -> None:
@@ -99,6 +100,7 @@ def test_p2_p4_requests_under_other_servers_are_runs_that_replay_alone(
 
 
 @servers
+@pytest.mark.sampled(1)
 def test_p2_p4_a_chat_under_other_servers_is_a_run_and_replays_alone(
     name: str, provider: Provider, place: Workplace
 ) -> None:

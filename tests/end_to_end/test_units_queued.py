@@ -218,6 +218,7 @@ def test_p2_p4_what_is_done_beside_a_request_is_served_to_its_replay(
 
 
 @pytest.mark.parametrize("waits", WAITS)
+@pytest.mark.sampled(1)
 def test_p4_a_unit_that_waits_for_work_that_others_share_is_incomplete(
     waits: str, provider: Provider, tmp_path: Path
 ) -> None:
@@ -246,6 +247,7 @@ def test_p2_p4_a_suite_serves_what_is_done_beside_its_units(provider: Provider, 
 
 
 @pytest.mark.parametrize("shape", ["thread", "task"])
+@pytest.mark.sampled(1)
 def test_p4_work_that_an_earlier_request_started_is_there_with_that_request(
     shape: str, provider: Provider, tmp_path: Path
 ) -> None:

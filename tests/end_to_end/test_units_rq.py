@@ -61,6 +61,7 @@ def record(place: Workplace, name: str, port: int, count: int, *, workers: int =
 
 
 @pytest.mark.parametrize(("name", "count"), [("Worker", 11), ("SimpleWorker", 5), ("command", 1)])
+@pytest.mark.sampled(1)
 def test_p3_p4_each_job_is_a_run_and_replays_alone(name: str, count: int, provider: Provider, place: Workplace) -> None:
     """With jobs of several users and two work horses, each run has its own calls, and replays identically."""
     with a_redis(place.path) as port:

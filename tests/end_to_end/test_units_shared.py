@@ -90,6 +90,7 @@ def _record(provider: Provider, place: Workplace) -> list[Recording]:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.sampled(1)
 def test_p2_p4_a_unit_that_shared_its_work_is_incomplete(shape: str, provider: Provider, tmp_path: Path) -> None:
     """Alone it asks for nobody else, or for itself instead of another: this is no change of the program."""
     place = prepare(tmp_path, provider, _program(shape))

@@ -87,6 +87,7 @@ ASYNC_OVER_HTTP: Final = "bolt.start(port=int(sys.argv[1]))"
 
 
 @pytest.mark.parametrize("app", [APP + IN_SOCKET_MODE, ASYNC_APP + ASYNC_IN_SOCKET_MODE], ids=["threads", "loop"])
+@pytest.mark.sampled(1)
 def test_p3_p4_each_slack_event_is_a_run_and_replays_alone(app: str, provider: Provider, tmp_path: Path) -> None:
     """Concurrent events acknowledged before their listeners finish, one of which raises, all replay identically."""
     place = Workplace(tmp_path, {**provider.environ(), "SPANREPLAY_GUARD": "production"})

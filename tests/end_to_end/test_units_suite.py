@@ -149,6 +149,7 @@ def _replay(place: Workplace, *words: str, command: Sequence[str], at: str) -> S
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SERVERS)
+@pytest.mark.sampled(1)
 def test_p4_many_units_replay_in_one_start(name: str, provider: Provider, tmp_path: Path) -> None:
     """Requests answered under load replay in forks of one start, each identical, without a provider."""
     source, command, at = SERVERS[name]
@@ -232,6 +233,7 @@ ENDS: Final = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ENDS)
+@pytest.mark.sampled(1)
 def test_p4_a_unit_that_ends_badly_touches_no_other(name: str, asked: tuple[Workplace, list[Recording]]) -> None:
     """A unit that kills its process, or never ends, is an error of its own: later units are replayed."""
     place, units = asked

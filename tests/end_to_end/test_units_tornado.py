@@ -146,6 +146,7 @@ def test_p2_p3_each_of_40_concurrent_requests_of_20_users_is_a_run(provider: Pro
 
 
 @pytest.mark.parametrize("how", [(), ("loop",)], ids=["asyncio", "IOLoop"])
+@pytest.mark.sampled(1)
 def test_p3_p4_streams_and_failures_replay_alone(how: tuple[str, ...], provider: Provider, place: Workplace) -> None:
     """Chunks of a stream, compressed responses, an exception and an error status; one start serves a whole suite."""
     with serving(place, *how) as server:

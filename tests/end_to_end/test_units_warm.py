@@ -89,6 +89,7 @@ def _whys(replayed: Replayed) -> list[str]:
 
 
 @pytest.mark.parametrize("level", ["full", "calls"])
+@pytest.mark.sampled(1)
 def test_p4_a_unit_is_identical_after_its_earlier_units(provider: Provider, place: Workplace, level: str) -> None:
     """Alone it diverges, and the hint names the command; after all earlier units, or the needed number, it doesn't."""
     units = _record(place, level)

@@ -134,6 +134,7 @@ def _insist(place: Workplace, units: Sequence[Recording], command: Sequence[str]
 
 
 @pytest.mark.parametrize("name", WORKERS)
+@pytest.mark.sampled(1)
 def test_p3_p4_a_job_is_identical_behind_the_earlier_ones(name: str, provider: Provider, tmp_path: Path) -> None:
     """The jobs of a worker share a cache in one process, or on a loop."""
     place = prepare(tmp_path, provider, "")
@@ -222,6 +223,7 @@ def _have_ended(server: Server, count: int) -> bool:
 
 
 @pytest.mark.parametrize("paths", [("/later", "/now"), ("/now", "/later")], ids=["request", "job"])
+@pytest.mark.sampled(1)
 def test_p3_p4_requests_and_jobs_of_one_process_are_replayed_before_a_unit(
     paths: tuple[str, str], provider: Provider, tmp_path: Path
 ) -> None:

@@ -79,6 +79,7 @@ def insist(place: Workplace, unit: Recording, command: Sequence[str], before: in
 
 
 @pytest.mark.parametrize("python", ["mcp", "fastmcp"])
+@pytest.mark.sampled(1)
 def test_p3_p4_a_tool_call_is_identical_behind_the_earlier_ones(
     python: str, provider: Provider, tmp_path: Path
 ) -> None:

@@ -123,6 +123,7 @@ async def _chat_all(server: Server, count: int) -> list[list[str]]:
     [(UVICORN, 3001), (HYPERCORN, 1006)],  # hypercorn does not pass on the client's code
     ids=["uvicorn", "hypercorn"],
 )
+@pytest.mark.sampled(1)
 def test_p2_p4_a_chat_is_a_run_and_replays_alone(
     command: tuple[str, ...], code: int, provider: Provider, place: Workplace
 ) -> None:

@@ -152,6 +152,7 @@ def _replay(place: Workplace, kind: Kind, unit: Recording) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
+@pytest.mark.sampled(3)
 def test_p2_p4_p6_many_requests_at_once_are_as_many_runs(name: str, provider: Provider, place: Workplace) -> None:
     """No call is in another request's run; each run names its user and session; one of each kind replays alone."""
     kind = KINDS[name]

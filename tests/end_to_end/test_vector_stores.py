@@ -325,6 +325,7 @@ def test_n14_older_api_of_a_vector_store_is_a_hole_and_stays_shut(store: Store) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_kept", [True, False], ids=["kept", "gone"])
+@pytest.mark.sampled(1)
 def test_s50_knowledge_of_a_crew_replays(is_kept: bool, store: Store, provider: Provider) -> None:
     """CrewAI's knowledge, kept in a store in the user's home by its first run, replays with and without that store."""
     quiet = {"CREWAI_DISABLE_TELEMETRY": "true", "CREWAI_TRACING_ENABLED": "false"}

@@ -50,6 +50,7 @@ if __name__ == "__main__":
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.sampled(1)
 def test_s68_processes_are_lanes_of_the_run_that_started_them(tmp_path: Path, method: str) -> None:
     """Calls of children and pool workers are in their parent's run, each in its lane, where a replay serves them."""
     workplace = Workplace(tmp_path)

@@ -257,6 +257,7 @@ def test_s5_mode_none_records_nothing(pytester: pytest.Pytester, provider: Provi
 
 
 @pytest.mark.parametrize("alias", ["all", "rewrite"])
+@pytest.mark.sampled(1)
 def test_s5_mode_all_records_again(pytester: pytest.Pytester, provider: Provider, alias: str) -> None:
     """vcrpy's `all` and pytest-recording's `rewrite`: the provider is asked again, and the file is replaced."""
     pytester.makepyfile(AGENT + TIMES)
@@ -289,6 +290,7 @@ def test_s5_mode_once_records_only_what_is_missing(
 
 
 @pytest.mark.parametrize("alias", ["new_episodes", "auto", "new"])
+@pytest.mark.sampled(1)
 def test_s9_s5_mode_new_records_what_does_not_fit(
     pytester: pytest.Pytester, provider: Provider, monkeypatch: pytest.MonkeyPatch, alias: str
 ) -> None:

@@ -148,6 +148,7 @@ def _pytest(shell: Shell, *arguments: str, **environ: str) -> subprocess.Complet
 
 
 @pytest.mark.parametrize("serializer", ["yaml", "json"])
+@pytest.mark.sampled(1)
 def test_w6_a_test_replays_the_cassette_that_vcrpy_recorded(
     tmp_path: Path, provider: Provider, serializer: str
 ) -> None:

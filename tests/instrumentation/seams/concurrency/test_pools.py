@@ -56,6 +56,7 @@ def _record(workplace: Workplace, method: str, *ways: str) -> str:
 @pytest.mark.parametrize(
     "method", ["fork", *(pytest.param(each, marks=pytest.mark.slow) for each in ("spawn", "forkserver"))]
 )
+@pytest.mark.sampled(1)
 def test_n3_items_of_a_pool_are_replayed_with_their_provider_stopped(tmp_path: Path, method: str) -> None:
     """For each way of passing items to a pool, the run is complete, and a replay gives each item its answers."""
     workplace = Workplace(tmp_path)

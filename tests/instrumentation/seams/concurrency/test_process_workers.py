@@ -94,6 +94,7 @@ def test_n2_item_finds_the_worker_process_that_it_had(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.sampled(1)
 def test_n2_item_finds_the_worker_that_was_started_anew(tmp_path: Path, method: str) -> None:
     """The same holds for a worker that is started on demand, as a separate Python."""
     _try(Workplace(tmp_path), method, 0, 2)
