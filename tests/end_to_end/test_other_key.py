@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final
 
+import httpx
 import pytest
 
 from support.provider import Provider
-from support.replaying import Replayed, Workplace
+from support.replaying import TIMEOUT_S, Replayed, Workplace
+from support.units import COMMAND, prepare, serve
 
 AGENT: Final = """
 from openai import OpenAI
@@ -91,3 +94,37 @@ def test_s62_another_hidden_value_of_an_answer_is_found_without_the_key(
     assert replay_elsewhere(workplace, SERVED).verdict["verdict"] == "identical"
     replayed = replay_elsewhere(workplace, SERVED.replace("found[0]", "found[1]"))
     assert replayed.causes() == [("changed_call", "llm:openai.chat.completions")], replayed.stderr
+
+
+APP: Final = """
+from fastapi import FastAPI, Request
+from openai import AsyncOpenAI
+
+app = FastAPI()
+client = AsyncOpenAI()
+
+@app.post("/chat")
+async def chat(request: Request):
+    text = (await request.json())["text"]
+    made = await client.chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
+    return {"asked": text, "word": "NOTE"}
+"""
+
+
+@pytest.mark.parametrize("note", ["note", "né"])
+def test_s62_a_response_that_holds_personal_data_replays_without_the_key(
+    provider: Provider, tmp_path: Path, note: str
+) -> None:
+    """A token is longer than the address that it hides, and so is the body: its length is none of the application's."""
+    place = prepare(tmp_path, provider, APP.replace("NOTE", note))
+    with serve(place) as server:
+        httpx.post(f"{server.url}/chat", json={"text": "I am ann@acme.example"}, timeout=TIMEOUT_S)
+        server.stop()
+    provider.stop()
+    (place.path / ".spanreplay" / "redact.key").unlink()
+    (unit,) = server.units()
+    replayed = place.replay(*COMMAND, source=unit.run_id)
+    assert (replayed.status, replayed.verdict["verdict"]) == (0, "identical"), replayed.stderr
+    place.write("app.py", APP.replace("NOTE", "other"))
+    replayed = place.replay(*COMMAND, source=unit.run_id)
+    assert replayed.causes() == [("changed_call", "http:response")], replayed.stderr

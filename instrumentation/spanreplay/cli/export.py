@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final, TextIO
 
 import click
 
 from spanreplay.cli.runs.runs import complete_run, open_catalog, resolve
 from spanreplay.cli.terminal import echo, print_json, say, working
+from spanreplay.model.json_text import dump
 from spanreplay.recording.whole_file import write_atomically
+
+if TYPE_CHECKING:
+    from spanreplay.model.call import Recording
 
 ELSEWHERE: Final = "choose another file"
 
@@ -19,20 +24,59 @@ ELSEWHERE: Final = "choose another file"
 @click.argument("run", shell_complete=complete_run)
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="File to write; - is standard output.")
 @click.option("--jsonl", "as_jsonl", is_flag=True, help="Write JSON lines, one OTLP request each, to read and edit.")
+@click.option("--anonymous", is_flag=True, help="Replace user, session and the values of --hide by pseudonyms.")
+@click.option(
+    "--hide", "hidden", multiple=True, metavar="TEXT", help="With --anonymous: a text to replace, such as a name."
+)
+@click.option(
+    "--hide-field",
+    "fields",
+    multiple=True,
+    metavar="NAME",
+    help="With --anonymous: JSON members whose texts are replaced.",
+)
+@click.option(
+    "--hide-file",
+    type=click.File(encoding="utf-8"),
+    help="With --anonymous: a file with a text to replace in each line.",
+)
+@click.option(
+    "--pseudonyms", type=click.Path(dir_okay=False), help="With --anonymous: write which pseudonym stands for what."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print a summary of the export as JSON.")
-def export_command(*, run: str, output: str | None, as_jsonl: bool, as_json: bool) -> None:
+def export_command(
+    *,
+    run: str,
+    output: str | None,
+    as_jsonl: bool,
+    anonymous: bool,
+    hidden: tuple[str, ...],
+    fields: tuple[str, ...],
+    hide_file: TextIO | None,
+    pseudonyms: str | None,
+    as_json: bool,
+) -> None:
     """Write a run to a .replay file; default: RUN_ID.replay.
 
-    The file contains the run as it was recorded (redacted), and replays without a server.
+    The file contains the run as it was recorded (redacted), and replays without a server. With --anonymous, people who
+    may not know who took part can have it: each hidden text is a pseudonym, the same everywhere in the file.
     """
     from spanreplay.recording.bundle import unpack
     from spanreplay.recording.jsonl import write_jsonl
 
+    lines = [] if hide_file is None else [line.strip() for line in hide_file if line.strip()]
+    if not anonymous and (hidden or fields or lines or pseudonyms):
+        raise click.UsageError("--hide, --hide-field, --hide-file and --pseudonyms need --anonymous")
     with open_catalog() as catalog, working(f"exporting {run}"):
-        content = catalog.export(resolve(catalog, run))
+        if anonymous:
+            content, found = _anonymise(catalog.load(resolve(catalog, run)), (*hidden, *lines), fields)
+        else:
+            content, found = catalog.export(resolve(catalog, run)), {}
         run_id, payloads = unpack(content)
         if as_jsonl:
             content = b"".join(write_jsonl(run_id, payloads))
+    if anonymous:
+        _tell(found, (*hidden, *lines), pseudonyms)
     if output == "-":
         if as_json:
             raise click.UsageError("--json and -o - would both write to standard output")
@@ -45,3 +89,24 @@ def export_command(*, run: str, output: str | None, as_jsonl: bool, as_json: boo
     else:
         echo(str(path))
         say(f"exported run {run_id}, {len(content):,} bytes; replay it: spanreplay replay {path} -- CMD")
+
+
+def _anonymise(
+    recording: Recording, hidden: Collection[str], fields: Collection[str]
+) -> tuple[bytes, Mapping[str, str]]:
+    """An anonymous recording as a file, and the pseudonyms in it. Raises: SpanreplayError."""
+    from spanreplay.recording.anonymous import anonymise, find_field_values
+    from spanreplay.recording.derived import pack_recording
+
+    made, found = anonymise(recording, {*hidden, *find_field_values(recording, fields)})
+    return pack_recording(made), found
+
+
+def _tell(found: Mapping[str, str], hidden: Collection[str], pseudonyms: str | None) -> None:
+    say(f"{len(found):,} texts are pseudonyms in this export")
+    for text in hidden:
+        if text not in found:
+            say(f"not in this run, so nothing was hidden: {text!r}")
+    if pseudonyms:
+        write_atomically(Path(pseudonyms), (dump(dict(found)) + "\n").encode(), hint=ELSEWHERE)
+        say(f"which pseudonym stands for what: {pseudonyms}; keep it to yourself")

@@ -20,10 +20,12 @@ from spanreplay.model.json_text import dump
 from spanreplay.recording.bundle import pack
 from spanreplay.recording.seal.tree import LEAF_VERSION, hash_leaf, hash_root
 
-__all__ = ["DERIVED", "derive", "describe_origin", "pack_recording", "with_calls"]
+__all__ = ["ANONYMOUS", "DERIVED", "derive", "describe_origin", "pack_recording", "with_calls"]
 
 DERIVED: Final = "derived"
 """Member of the environment: what a derived recording was made of."""
+ANONYMOUS: Final = "anonymous"
+"""Member of the environment of an anonymous recording (`anonymous.py`): how many texts are pseudonyms."""
 _OF_ANOTHER_RUN: Final = ("signature", "failures")
 """Members of a manifest that speak for the recording that was made, and for no other."""
 _ENDS: Final = ("exit", "stdout", "stderr", "files")
@@ -31,7 +33,10 @@ _ENDS: Final = ("exit", "stdout", "stderr", "files")
 
 
 def describe_origin(recording: Recording) -> str:
-    """What a derived recording was made of, in words; '' for one that was recorded."""
+    """What a derived or an anonymous recording was made of, in words; '' for one that is as it was recorded."""
+    hidden = recording.root.env.get(ANONYMOUS)
+    if isinstance(hidden, int):
+        return f"anonymous: {hidden:,} texts are pseudonyms"
     told = recording.root.env.get(DERIVED)
     if not isinstance(told, Mapping):
         return ""

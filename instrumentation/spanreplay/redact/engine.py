@@ -199,6 +199,10 @@ class RunRedactor:
         """
         return self._quick.is_clean(headers, texts)
 
+    def hide(self, values: Iterable[str]) -> None:
+        """Treat these values as secrets from now on; alone, a value of less than 6 characters is not found."""
+        self._finder.adopt(value.encode("utf-8", "surrogatepass") for value in values)
+
     def adopt(self, other: RunRedactor) -> None:
         """Take over the values that another run of this process has learned to be secret."""
         self._finder.adopt(other._finder.known())

@@ -26,6 +26,9 @@ def find_restated(session: SharedState, crossing: Crossing, slot: Slot) -> CallR
         return None
     tokens, fingerprint = session.hidden.foreign, crossing.run.redactor.fingerprint
 
+    if tokens.is_anonymous and tokens.text(call.request, crossing.spec.request) == call.request:
+        return call
+
     def in_recorded_words(spec: Spec) -> Spec:
         return tokens.spec(with_recorded_addresses(spec, call.request), call.request, fingerprint)
 
