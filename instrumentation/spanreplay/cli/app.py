@@ -44,6 +44,7 @@ COMMANDS: Final = {
     "export": ("export", "Write a run to a .replay file"),
     "pin": ("keeping.pin", "Keep a run at a service, whatever its age"),
     "erase": ("keeping.erase", "Remove runs for good: by id, user, session or age"),
+    "stats": ("keeping.stats", "Show what recording costs, by kind of boundary"),
     "verify": ("verify", "Check that runs are unchanged since they were recorded"),
     "import": ("import_", "Import a .replay file, spans as JSON, or cassettes of vcrpy"),
     "doctor": ("doctor", "Check what would be recorded, and what prevents it"),

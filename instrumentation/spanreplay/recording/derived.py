@@ -20,7 +20,7 @@ from spanreplay.model.json_text import dump
 from spanreplay.recording.bundle import pack
 from spanreplay.recording.seal.tree import LEAF_VERSION, hash_leaf, hash_root
 
-__all__ = ["ANONYMOUS", "DERIVED", "derive", "describe_origin", "pack_recording", "with_calls"]
+__all__ = ["ANONYMOUS", "DERIVED", "derive", "describe_origin", "encode_root", "pack_recording", "with_calls"]
 
 DERIVED: Final = "derived"
 """Member of the environment: what a derived recording was made of."""
@@ -147,11 +147,18 @@ def pack_recording(recording: Recording) -> bytes:
 
     root = recording.root
     resource = Resource({names.RUN_ID: root.run_id, names.APP: root.app, names.PROJECT: root.app})
-    payloads = [encode_span(_build_root(root, resource))]
+    payloads = [encode_root(root, resource)]
     for call in recording.calls:
         span = build_span(call, is_shown=False, is_parent_remote=False, resource=resource)
         payloads.append(encode_span(span))
     return pack(root.run_id, payloads)
+
+
+def encode_root(root: RootRecord, resource: Any) -> bytes:
+    """A run's root as an ExportTraceServiceRequest."""
+    from spanreplay.recording.spool.encode import encode_span
+
+    return encode_span(_build_root(root, resource))
 
 
 def _build_root(root: RootRecord, resource: Any) -> Any:

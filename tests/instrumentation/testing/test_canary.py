@@ -103,7 +103,7 @@ def test_s39_s40_swapped_weights_fail_the_canary_and_not_the_suite(
 
 
 @pytest.mark.parametrize(("verdict", "outcome"), [("pass", "passed"), ("fail", "failed"), ("unsure", "failed")])
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(2)
 def test_s39_a_judge_decides_about_other_answers(
     pytester: pytest.Pytester, repeatable: Provider, monkeypatch: pytest.MonkeyPatch, verdict: str, outcome: str
 ) -> None:
