@@ -100,7 +100,7 @@ class Continuation:
 
     def refuses(self, crossing: Crossing, call: CallRecord | None) -> str:
         """Return why a call can't be made live: it has an effect, or was begun already; '' if it can."""
-        if self.resume.is_contained and crossing.spec.effect in _LASTING:
+        if self.resume.is_contained and crossing.spec.effect in _LASTING and not crossing.spec.is_contained:
             what = f"{crossing.boundary} has an effect ({crossing.spec.effect})"
             return f"{what}, so it was not made live: --effects lets it"
         if call is None or call.effect not in _LASTING or self.resume.is_redone:

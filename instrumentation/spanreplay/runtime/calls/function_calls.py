@@ -56,6 +56,8 @@ class FunctionCall(NamedTuple):
     """Calls the body with other arguments; None if a plan can't change them."""
     beside: Mapping[str, Any] = NO_META
     """Further members of the request, as JSON values: not part of the key; compared by `replayer.compare.beside`."""
+    is_contained: bool = False
+    """Whether its effect stays in a replay's own files, however the call is answered."""
 
 
 def with_call(
@@ -133,14 +135,17 @@ def _make_spec(
     hole: str,
     run: Run,
 ) -> Spec:
-    kind, name, effect, _, call_id, meta, body, prints, _, beside = function_call
+    kind, name, effect, _, call_id, meta, body, prints, _, beside, is_contained = function_call
     keyspec = _KEYSPECS.get(kind, _TOOL_KEYSPEC)
     rest = f",{dump(run.redactor.value(dict(beside), counts))[1:-1]}" if beside else ""
     request = f'{{"arguments":{arguments}{rest}}}'
     own = dict(meta) if meta else {}
     if body is not None and (digest := describe_body(body)):
         own[BODY] = digest
-    return Spec(kind, name, effect, keyspec, fields, request, call_id, own, counts, hole, body, None, prints)
+    spec = Spec(kind, name, effect, keyspec, fields, request, call_id, own, counts, hole, body, None, prints)
+    if is_contained:
+        spec.is_contained = True
+    return spec
 
 
 def _close_value(crossing: Crossing, member: str, value: Any, outcome: Outcome) -> None:

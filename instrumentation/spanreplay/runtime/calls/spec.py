@@ -57,6 +57,8 @@ class Spec:
     """The response as JSON before its redaction, if parts of it may be hidden: it is sealed, never written."""
     raw_printed: list[list[Any]] | None = None
     """The body's printed output before its redaction, likewise."""
+    is_contained: bool = False
+    """Whether its effect stays in a replay's own files, so that a fork without effects may make it."""
     uses: Uses | None = None
     """In a replay: the parts of the recorded environment that the request would use if it were made live."""
 

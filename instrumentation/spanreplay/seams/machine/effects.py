@@ -26,9 +26,11 @@ def attach(run: Run) -> None:
     run.resolver.declare(EFFECTS, VERSIONS)
 
 
-def describe_effect(name: str, arguments: Mapping[str, Any], effect: Effect = Effect.IRREVERSIBLE) -> FunctionCall:
+def describe_effect(
+    name: str, arguments: Mapping[str, Any], effect: Effect = Effect.IRREVERSIBLE, *, is_contained: bool = False
+) -> FunctionCall:
     """Describe an effect as a call."""
-    return FunctionCall(Kind.TOOL.value, name, effect.value, arguments, prints=False)
+    return FunctionCall(Kind.TOOL.value, name, effect.value, arguments, prints=False, is_contained=is_contained)
 
 
 def effects_run() -> Run | None:
@@ -43,7 +45,12 @@ def effects_run() -> Run | None:
     return run
 
 
-def note_effect(name: str, arguments: Mapping[str, Any], effect: Effect = Effect.WRITE) -> None:
-    """Note an effect that is about to happen. Raises: ReplayMiss if it differs from the recorded one."""
+def note_effect(
+    name: str, arguments: Mapping[str, Any], effect: Effect = Effect.WRITE, *, is_contained: bool = False
+) -> None:
+    """Note an effect that is about to happen. Raises: ReplayMiss if it differs from the recorded one.
+
+    `is_contained` says that a replay makes it in files of its own.
+    """
     if effects_run() is not None:
-        call_sync(lambda: describe_effect(name, arguments, effect), lambda: None)
+        call_sync(lambda: describe_effect(name, arguments, effect, is_contained=is_contained), lambda: None)

@@ -196,7 +196,7 @@ def _call(frame: FrameType, row: Native, real: Any, args: tuple[Any, ...], kwarg
     if path in _IN_MEMORY or "://" in path or path.startswith(DEVICES):
         return real(*args, **kwargs)
     if mode == KEEP and asks(frame):
-        note_effect(f"{row.module}.{row.owner or row.name}", {row.path: shown_name(path)})
+        note_effect(f"{row.module}.{row.owner or row.name}", {row.path: shown_name(path)}, is_contained=True)
     place = _place_of(frame, row, mode, path)
     if place == path:
         return real(*args, **kwargs)

@@ -71,7 +71,7 @@ def note_change(name: str, frame: FrameType, args: tuple[Any, ...], kwargs: Mapp
     shown = _describe(run, name, frame, args, kwargs)
     if shown is not None and asks_for(frame, *(str(shown[each]) for each in _PATHS & shown.keys())):
         module = "shutil" if name == "rmtree" else "os"
-        note_effect(f"{module}.{_SAME.get(name, name)}", shown)
+        note_effect(f"{module}.{_SAME.get(name, name)}", shown, is_contained=True)
 
 
 def _describe(
