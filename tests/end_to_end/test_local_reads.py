@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -368,3 +368,47 @@ def test_s55_records_that_are_logged_in_a_replay_only_differ_in_nothing_else(wor
     first, second = (line.split() for line in replayed.stderr.splitlines()[:2])
     assert first[0] == recorded.stderr.split()[0]
     assert 0 <= float(second[0]) - float(first[0]) < 60
+
+
+PICKS: Final = """
+import random, spanreplay
+
+@spanreplay.boundary("tool", effect="read")
+def show(value):
+    return "seen"
+
+things = list("abcdefgh")
+picked = {
+    "choice": lambda: random.choice(things),
+    "choices": lambda: random.choices(things, k=3),
+    "sample": lambda: random.sample(things, 3),
+    "shuffle": lambda: random.shuffle(things),
+}["NAME"]()
+print("picked", show(1))
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "now"),
+    [
+        ("choice", 'list("abcdefgh")', "[1]"),
+        ("choices", 'list("abcdefgh")', "[1]"),
+        ("choices", "k=3", "k=5"),
+        ("sample", "things, 3", "things, 5"),
+        ("shuffle", 'list("abcdefgh")', "[1, 2]"),
+    ],
+)
+def test_s28_picks_from_other_things_are_a_difference_and_no_exception(
+    workplace: Workplace, name: str, before: str, now: str
+) -> None:
+    """A recorded pick that does not fit the changed program is named; the program gets one that fits."""
+    source = PICKS.replace("NAME", name).replace(
+        "random.choice(things)", "max(random.choice(things) for _ in range(9))"
+    )
+    workplace.record(workplace.write("agent.py", source))
+    assert before in source
+    replayed = workplace.replay(workplace.write("agent.py", source.replace(before, now)))
+    assert replayed.stdout == "picked seen\n", replayed.stderr
+    assert replayed.verdict["verdict"] == "diverged"
+    assert replayed.verdict["divergences"][0]["boundary"] == f"random:random.{name}"
+    assert "picks from fewer things" in replayed.verdict["divergences"][0]["message"]

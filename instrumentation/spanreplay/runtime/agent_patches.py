@@ -90,6 +90,17 @@ def read(source: Source, draw: Draw, shifted: Callable[[int], Any] | None = None
     return _read(of_libraries(source) if by_library else source, draw, shifted, is_secret=is_secret)
 
 
+def read_fitting(source: Source, draw: Draw, fits: Callable[[Any], bool]) -> Any:
+    """Like `read`; a new value, and a note, if the recorded one does not fit what the program asks for now."""
+    value = read(source, draw)
+    if fits(value):
+        return value
+    run = active_run()
+    if run is not None and run.reads is not None:
+        run.reads.misfit(current_place(run.root_lane)[0], source)
+    return draw()
+
+
 def _read(source: Source, draw: Draw, shifted: Callable[[int], Any] | None, *, is_secret: bool) -> Any:
     run = active_run()
     if run is None or run.reads is None:

@@ -94,6 +94,9 @@ class Reads(Protocol):
     def read(self, lane: Lane, source: Source, draw: Draw, shifted: Callable[[int], Any] | None) -> Any:
         """The value to give to the agent. `shifted(ns)` draws as if the clock were that much later."""
 
+    def misfit(self, lane: Lane, source: Source) -> None:
+        """The value that was just read does not fit the program."""
+
     def flush(self, lane: Lane) -> str:
         """The JSON text for this lane's next call; '' if there is nothing."""
 
@@ -132,6 +135,9 @@ class ReadLog:
         elif not source.is_loose:
             self._overflow(lane)
         return value
+
+    def misfit(self, lane: Lane, source: Source) -> None:
+        """No-op: a real value fits."""
 
     def _overflow(self, lane: Lane) -> None:
         with self._lock:

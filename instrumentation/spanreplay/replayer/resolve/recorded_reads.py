@@ -179,6 +179,23 @@ class ReadFeed:
             )
         )
 
+    def misfit(self, lane: Lane, source: Source) -> None:
+        """Note that the program picks from fewer or picks another number than when this was recorded."""
+        if source.is_loose or self._goes_live(source):
+            return
+        self._session.add_divergence(
+            Divergence(
+                kind="changed_call",
+                boundary=source.boundary,
+                message=f"{source.name} picks from fewer things, or another number of them, than when this was "
+                f"recorded, in lane {lane.path}",
+                lane=lane.path,
+                index=0,
+                code=ids.find_caller(4),
+                hint=f"--live {source.boundary} lets it go live",
+            )
+        )
+
     def settle(self) -> None:
         """Note the recorded reads that were not repeated; call once, after the agent has ended."""
         session = self._session

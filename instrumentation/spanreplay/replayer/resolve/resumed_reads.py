@@ -27,6 +27,10 @@ class ResumedReads:
             return self._feed.read(lane, source, draw, shifted)
         return self._log.read(lane, source, draw, shifted)
 
+    def misfit(self, lane: Lane, source: Source) -> None:
+        """Note that a recorded value does not fit the program."""
+        self._feed.misfit(lane, source)
+
     def flush(self, lane: Lane) -> str:
         """Return the lane's real reads since its last call."""
         return self._log.flush(lane)

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final
 
-from spanreplay.runtime.agent_patches import asks, patch_bare, patch_with, picks, read
+from spanreplay.runtime.agent_patches import asks, patch_bare, patch_with, picks, read, read_fitting
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.reads import Source, source
 from spanreplay.seams.machine.clock.bits import pack_bytes, unpack_bytes
@@ -59,12 +59,12 @@ def _choice(real: Any, shown: Source, population: Any) -> Any:
     places = range(len(population))
     if not places:
         return real(population)  # raises the usual error
-    return population[read(shown, lambda: real(places))]
+    return population[read_fitting(shown, lambda: real(places), lambda at: _is_place(at, len(places)))]
 
 
 def _choices(real: Any, shown: Source, population: Any, *args: Any, **kwargs: Any) -> Any:
-    places = range(len(population))
-    picked = read(shown, lambda: real(places, *args, **kwargs))
+    places, count = range(len(population)), kwargs.get("k", 1)
+    picked = read_fitting(shown, lambda: real(places, *args, **kwargs), lambda at: _are_places(at, len(places), count))
     return [population[at] for at in picked]
 
 
@@ -72,8 +72,9 @@ def _sample(real: Any, shown: Source, population: Any, *args: Any, **kwargs: Any
     counts = kwargs.get("counts")
     if counts is not None or not hasattr(population, "__getitem__"):
         return real(population, *args, **kwargs)
-    places = range(len(population))
-    return [population[at] for at in read(shown, lambda: real(places, *args, **kwargs))]
+    places, count = range(len(population)), args[0] if args else kwargs.get("k")
+    picked = read_fitting(shown, lambda: real(places, *args, **kwargs), lambda at: _are_places(at, len(places), count))
+    return [population[at] for at in picked]
 
 
 def _shuffle(real: Any, shown: Source, x: Any) -> None:
@@ -82,10 +83,19 @@ def _shuffle(real: Any, shown: Source, x: Any) -> None:
         real(places)
         return places
 
-    order = read(shown, draw)
+    order = read_fitting(shown, draw, lambda at: _are_places(at, len(x), len(x)))
     before = list(x)
     for to, at in enumerate(order):
         x[to] = before[at]
+
+
+def _is_place(at: Any, size: int) -> bool:
+    return type(at) is int and 0 <= at < size
+
+
+def _are_places(found: Any, size: int, count: Any) -> bool:
+    """Whether a recorded pick fits: `count` positions below `size`. The program may have changed since."""
+    return isinstance(found, list) and len(found) == count and all(_is_place(at, size) for at in found)
 
 
 _PICKS: Final[dict[str, Callable[..., Any]]] = {

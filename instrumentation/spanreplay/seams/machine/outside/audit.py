@@ -59,6 +59,9 @@ class CountedReads:
         self._audit.add(source.kind, source.name, NOT_RECORDED if self._log is None else RECORDED)
         return draw() if self._log is None else self._log.read(lane, source, draw, shifted)
 
+    def misfit(self, lane: Lane, source: Source) -> None:
+        """No-op: a real value fits."""
+
     def flush(self, lane: Lane) -> str:
         """As the log's `flush`."""
         return "" if self._log is None else self._log.flush(lane)
