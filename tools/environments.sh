@@ -10,6 +10,7 @@ if [[ $# -eq 0 ]]; then
     kernels=$!
 fi
 tools/agents.sh
+tools/node.sh
 tools/browser.sh
 tools/postgres.sh
 tools/redis.sh

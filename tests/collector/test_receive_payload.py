@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from spanreplay.recording.otlp.otlp import decode_attributes
 from spanreplay_collector import limits
 from spanreplay_collector.receive.payload import (
     BadRequest,
@@ -243,6 +244,17 @@ def test_c7_json_with_half_an_emoji_is_kept() -> None:
     checked = check_json(body)
     span = ExportTraceServiceRequest.FromString(checked.payload).resource_spans[0].scope_spans[0].spans[0]
     assert span.name == "cut \ufffd here"
+
+
+def test_c7_json_with_a_large_float_as_integer_is_kept() -> None:
+    """JavaScript calls 1e300 an integer, as it has no fraction; the value is kept as the float that it is."""
+    values = {"huge": 1e300, "just too large": 2**63, "largest": 2**63 - 1, "smallest": -(2**63)}
+    attributes = [{"key": name, "value": {"intValue": value}} for name, value in values.items()]
+    checked = check_json(json.dumps(otlp_json(attributes=attributes)).encode())
+    span = ExportTraceServiceRequest.FromString(checked.payload).resource_spans[0].scope_spans[0].spans[0]
+    kept = decode_attributes(span.attributes)
+    assert kept == values
+    assert [type(kept[name]) for name in values] == [float, float, int, int]
 
 
 BAD_JSON: dict[str, bytes] = {

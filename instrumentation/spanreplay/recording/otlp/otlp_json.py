@@ -10,6 +10,7 @@ from google.protobuf import json_format
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 _ID_FIELDS: Final = ("traceId", "trace_id", "spanId", "span_id", "parentSpanId", "parent_span_id")
+_INT64: Final = 2**63
 
 
 def read_request(tree: dict[str, Any]) -> ExportTraceServiceRequest:
@@ -35,18 +36,24 @@ def _parse(tree: dict[str, Any]) -> ExportTraceServiceRequest:
     try:
         return json_format.ParseDict(tree, ExportTraceServiceRequest(), ignore_unknown_fields=True)
     except (json_format.ParseError, UnicodeEncodeError):
-        # JavaScript may cut a string inside an emoji; protobuf cannot hold half of one.
-        return json_format.ParseDict(_replace_surrogates(tree), ExportTraceServiceRequest(), ignore_unknown_fields=True)
+        return json_format.ParseDict(_mend(tree), ExportTraceServiceRequest(), ignore_unknown_fields=True)
 
 
-def _replace_surrogates(node: Any) -> Any:
+def _mend(node: Any) -> Any:
+    """What JavaScript writes and protobuf cannot hold: half an emoji, and a float without fraction as a large int."""
     if isinstance(node, str):
         return node.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(node, list):
-        return [_replace_surrogates(item) for item in node]
+        return [_mend(item) for item in node]
     if isinstance(node, dict):
-        return {_replace_surrogates(key): _replace_surrogates(value) for key, value in node.items()}
+        return {_mend_name(key, node[key]): _mend(value) for key, value in node.items()}
     return node
+
+
+def _mend_name(name: str, value: Any) -> str:
+    if name in ("intValue", "int_value") and type(value) in (int, float) and not -_INT64 <= value < _INT64:
+        return "doubleValue"
+    return str(_mend(name))
 
 
 def _rewrite_ids(tree: dict[str, Any], rewrite: Callable[[str], str]) -> None:
