@@ -47,6 +47,7 @@ COMMANDS: Final = {
     "stats": ("keeping.stats", "Show what recording costs, by kind of boundary"),
     "verify": ("verify", "Check that runs are unchanged since they were recorded"),
     "import": ("import_", "Import a .replay file, spans as JSON, or cassettes of vcrpy"),
+    "conformance": ("contract.conformance", "Judge spans of an SDK in another language"),
     "doctor": ("doctor", "Check what would be recorded, and what prevents it"),
     "ship": ("ship", "Send local recordings to the collector"),
     "completion": ("completion", "Print the shell's completion script"),

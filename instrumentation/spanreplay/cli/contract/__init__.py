@@ -1,0 +1,1 @@
+"""Commands for those who write an SDK in another language."""

@@ -1,0 +1,119 @@
+"""Checks of single spans; pure. Each yields what it finds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from spanreplay.model import attributes as names
+from spanreplay.model.call import Effect, Kind, Outcome
+from spanreplay.recording.conformance.exported import PREFIX, ExportedRun, ExportedSpan
+from spanreplay.recording.conformance.finding import INTEGERS, NAMES, TEXTS, Finding, parse, shown
+from spanreplay.redact.scanner import Scanner
+
+_KINDS: Final = frozenset(kind.value for kind in Kind)
+_EFFECTS: Final = frozenset(effect.value for effect in Effect)
+_ENDED: Final = frozenset(outcome.value for outcome in Outcome) - {Outcome.OPEN.value}
+_OBJECTS: Final = (names.META, names.REDACTIONS, names.DIGESTS, names.ENV, names.MANIFEST)
+
+
+def _at(each: ExportedSpan, attribute: str, what: str) -> Finding:
+    return Finding(each.place, attribute, what)
+
+
+def _value(each: ExportedSpan, attribute: str) -> str:
+    """An attribute's value in a message."""
+    return shown(each.attributes[attribute]) if attribute in each.attributes else "missing"
+
+
+def check_schema(run: ExportedRun) -> Iterator[Finding]:
+    for each in run.spans:
+        if each.attributes.get(names.SCHEMA) != names.SCHEMA_VERSION:
+            yield _at(each, names.SCHEMA, f"{_value(each, names.SCHEMA)}, expected '{names.SCHEMA_VERSION}'")
+
+
+def check_names(run: ExportedRun) -> Iterator[Finding]:
+    for each in run.spans:
+        for name in each.attributes:
+            if name.startswith(PREFIX) and name not in NAMES:
+                yield _at(each, name, "is not in the contract")
+
+
+def check_types(run: ExportedRun) -> Iterator[Finding]:
+    for each in run.spans:
+        for name, value in each.attributes.items():
+            if name in INTEGERS and type(value) is not int:
+                yield _at(each, name, f"is {_type(value)}, expected an integer")
+            elif name in TEXTS and name.startswith(PREFIX) and type(value) is not str:
+                yield _at(each, name, f"is {_type(value)}, expected text")
+
+
+def _type(value: Any) -> str:
+    words = {str: "text", int: "an integer", float: "a float", bool: "a boolean", bytes: "bytes", list: "a list"}
+    return words.get(type(value), "no value" if value is None else "a map")
+
+
+def check_kind(run: ExportedRun) -> Iterator[Finding]:
+    for each in run.calls:
+        if each.attributes.get(names.KIND) not in _KINDS:
+            yield _at(each, names.KIND, _value(each, names.KIND))
+
+
+def check_name(run: ExportedRun) -> Iterator[Finding]:
+    for each in run.calls:
+        if not each.attributes.get(names.NAME):
+            yield _at(each, names.NAME, _value(each, names.NAME))
+
+
+def check_effect(run: ExportedRun) -> Iterator[Finding]:
+    for each in run.calls:
+        if each.attributes.get(names.EFFECT) not in _EFFECTS:
+            yield _at(each, names.EFFECT, _value(each, names.EFFECT))
+
+
+def check_outcome(run: ExportedRun) -> Iterator[Finding]:
+    for each in run.calls:
+        if each.attributes.get(names.OUTCOME) not in _ENDED:
+            yield _at(each, names.OUTCOME, _value(each, names.OUTCOME))
+
+
+def check_payload(run: ExportedRun) -> Iterator[Finding]:
+    for each in run.calls:
+        is_ok = each.attributes.get(names.OUTCOME) == Outcome.OK.value
+        for name, is_needed in ((names.REQUEST, True), (names.RESPONSE, is_ok)):
+            if is_needed and not each.attributes.get(name):
+                yield _at(each, name, "missing or empty")
+                continue
+            try:
+                parse(each.attributes, name)
+            except ValueError as exc:
+                yield _at(each, name, f"is not JSON: {exc}")
+
+
+def check_objects(run: ExportedRun) -> Iterator[Finding]:
+    for each in run.spans:
+        for name in (*_OBJECTS, names.READS, names.CLOCKS):
+            try:
+                value = parse(each.attributes, name)
+            except ValueError as exc:
+                yield _at(each, name, f"is not JSON: {exc}")
+                continue
+            if value is None:
+                continue
+            if name in _OBJECTS and not isinstance(value, dict):
+                yield _at(each, name, "is JSON, but not an object")
+            elif name not in _OBJECTS and not isinstance(value, list):
+                yield _at(each, name, "is JSON, but not a list")
+            elif name == names.CLOCKS and not all(type(item) is int for item in value):
+                yield _at(each, name, "has items that are not integers")
+
+
+def check_secrets(run: ExportedRun) -> Iterator[Finding]:
+    scanner = Scanner()
+    for each in run.spans:
+        for name, value in each.attributes.items():
+            if isinstance(value, str):
+                # Never the value itself: a report is passed on
+                found = {hit.rule.name for hit in scanner.scan(value.encode("utf-8", "replace"))}
+                if found:
+                    yield _at(each, name, f"holds what looks like a secret ({', '.join(sorted(found))})")
