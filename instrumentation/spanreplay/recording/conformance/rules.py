@@ -115,7 +115,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "clock",
         "starts and ends of calls are in one order",
         "take spanreplay.seq when a call starts and spanreplay.end_seq when it ends from one counter of the run that "
-        "begins with 1 and gives no value twice; spanreplay.joint, if any, is an earlier call's end_seq",
+        "begins with 1 and gives no value twice",
         run_rules.check_clock,
     ),
     Rule(

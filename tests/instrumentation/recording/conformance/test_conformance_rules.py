@@ -146,7 +146,7 @@ BROKEN: dict[str, tuple[Change, dict[str, set[str]]]] = {
     "clock: no end": (drop(REFUND, "end_seq"), {"clock": {"spanreplay.end_seq"}}),
     "clock: ends before it starts": (put(REFUND, "end_seq", 1), {"clock": {"spanreplay.end_seq"}}),
     "clock: a value twice": (put(CHAT, "end_seq", 3), {"clock": {"spanreplay.seq"}}),
-    "clock: joint with nothing": (put(REFUND, "joint", 1), {"clock": {"spanreplay.joint"}}),
+    "clock: joint with itself": (put(REFUND, "joint", 4), {"clock": {"spanreplay.joint"}}),
     "place: no lane": (drop(CHAT, "lane"), {"place": {"spanreplay.lane"}}),
     "place: index from 1": (put(CHAT, "index", 1), {"place": {"spanreplay.index"}}),
     "place: no index": (drop(CHAT, "index"), {"place": {"spanreplay.index"}}),
@@ -340,11 +340,12 @@ def test_n18_our_own_recordings_keep_every_rule(tmp_path: Path, invoke: Callable
     result = invoke("conformance", "latest", "--json")
     assert result.exit_code == 0, result.stdout
     (run,) = json.loads(result.stdout)["runs"]
-    assert run["calls"] >= 17
+    assert run["calls"] >= 21
 
 
 AGENT = """
-import asyncio, random, threading, time
+import asyncio, http.server, random, threading, time
+import httpx
 from spanreplay import boundary
 
 @boundary("tool")
@@ -386,4 +387,33 @@ for thread in threads:
 for thread in threads:
     thread.join()
 print(time.time(), random.random())
+
+class Model(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.end_headers()
+        for _ in range(5):
+            self.wfile.write(b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\\n\\n')
+            self.wfile.flush()
+        self.wfile.write(b"data: [DONE]\\n\\n")
+
+    def log_message(self, *arguments):
+        pass
+
+served = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Model)
+threading.Thread(target=served.serve_forever, daemon=True).start()
+url = f"http://127.0.0.1:{served.server_port}/v1/chat/completions"
+
+async def ask(client, text):
+    body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": text}]}
+    async with client.stream("POST", url, json=body, headers={"authorization": "Bearer sk-secret-key"}) as answer:
+        return [line async for line in answer.aiter_lines()]
+
+async def ask_all():
+    async with httpx.AsyncClient() as client:
+        await asyncio.gather(*(ask(client, f"mail {n} to ada.l@customer.org") for n in range(4)))
+
+asyncio.run(ask_all())
 """
