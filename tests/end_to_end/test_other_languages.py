@@ -1,4 +1,4 @@
-"""An agent in JavaScript, without any code of ours: recorded over OTLP, judged, and replayed from the service."""
+"""An agent in TypeScript, without any code of ours: recorded over OTLP, judged, and replayed from the service."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from spanreplay.recording.otlp.otlp_json import read_request
 from spanreplay.replayer.index import RecordingIndex
 from spanreplay.v1 import replay_pb2 as pb
 from spanreplay.v1 import replay_pb2_grpc
-from support.node import run_node
+from support.node import MODULES, SCRIPTS, run_node
 from support.up_server import UpServer, start_up
 
 PROTO = str(Path(spanreplay.v1.__file__).with_name("replay.proto"))
@@ -102,7 +102,17 @@ def _record(server: UpServer, folder: Path) -> tuple[str, str, str]:
     return done.stderr.strip(), done.stdout, address
 
 
-def test_n18_u8_agent_in_javascript_is_recorded_judged_and_replayed(
+def test_n18_sdk_of_the_example_is_typescript(tmp_path: Path) -> None:
+    """The recorder and replayer of these tests pass TypeScript's strict check, and would not with a wrong type."""
+    compiler = str(MODULES / "typescript" / "bin" / "tsc")
+    run_node(compiler, "-p", str(SCRIPTS), cwd=tmp_path)
+    wrong = tmp_path / "wrong.ts"
+    wrong.write_text("const seq: number = 'one';\nexport { seq };\n", encoding="utf-8")
+    refused = run_node(compiler, "--noEmit", "--strict", str(wrong), cwd=tmp_path, is_checked=False)
+    assert (refused.returncode, "TS2322" in refused.stdout) == (2, True)
+
+
+def test_n18_u8_agent_in_typescript_is_recorded_judged_and_replayed(
     server: UpServer, invoke: Callable[..., Result], tmp_path: Path
 ) -> None:
     """Its run passes every rule, and with its provider stopped it answers the recorded bytes."""
@@ -118,7 +128,7 @@ def test_n18_u8_agent_in_javascript_is_recorded_judged_and_replayed(
     assert json.loads(replayed.stderr) == {"verdict": "identical", "divergence": None, "missing": [], "moved": []}
 
 
-def test_n18_u8_changed_request_of_javascript_is_named(server: UpServer, tmp_path: Path) -> None:
+def test_n18_u8_changed_request_of_typescript_is_named(server: UpServer, tmp_path: Path) -> None:
     """With another prompt the replay gets no answer and says which call differs; the provider is not asked."""
     run_id, _, _ = _record(server, tmp_path)
     with _provider() as (address, given):
@@ -134,7 +144,7 @@ def test_n18_u8_changed_request_of_javascript_is_named(server: UpServer, tmp_pat
     assert "Which order is early?" in report["divergence"]["message"]
 
 
-def test_u8_run_of_javascript_is_shown_exported_and_compared(
+def test_u8_run_of_typescript_is_shown_exported_and_compared(
     server: UpServer, invoke: Callable[..., Result], tmp_path: Path
 ) -> None:
     """The commands that read runs read those of another language, and its file conforms, too."""

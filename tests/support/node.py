@@ -17,6 +17,7 @@ from support.ports import free_port, wait_for_port
 TIMEOUT_S: Final = 180
 SCRIPTS: Final = AGENTS / "node"
 _VENV: Final = ROOT / ".venvs" / "node"
+MODULES: Final = _VENV / "node_modules"
 
 
 def require() -> None:
@@ -33,10 +34,12 @@ def run_node(
 ) -> subprocess.CompletedProcess[str]:
     """Run a script of tests/agents/node to its end; fail if it failed, unless the caller checks that."""
     require()
+    # Node warns that it removes TypeScript's types
+    base = {"PATH": os.defpath, "HOME": str(cwd), "NODE_PATH": str(MODULES), "NODE_NO_WARNINGS": "1"}
     done = subprocess.run(
         [str(_VENV / "bin" / "node"), str(SCRIPTS / script), *args],
         cwd=cwd,
-        env={"PATH": os.defpath, "HOME": str(cwd), "NODE_PATH": str(_VENV / "node_modules"), **(environ or {})},
+        env={**base, **(environ or {})},
         text=True,
         encoding="utf-8",
         capture_output=True,

@@ -1,7 +1,7 @@
 // An agent of two calls that is recorded by OpenTelemetry's exporter, or replayed from the replay service:
 // node agent.js record | replay RUN PROTO ENDPOINT. Both print what the agent answers.
 "use strict";
-const { Divergence, RecordedRun, ReplayedRun } = require("./recorder.js");
+const { Divergence, RecordedRun, ReplayedRun } = require("./recorder.ts");
 const { Service } = require("./service.js");
 
 const PROMPT = process.env.PROMPT ?? "Which order is late? 🙂";

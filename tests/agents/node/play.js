@@ -2,7 +2,7 @@
 // node play.js CASES PROTO ENDPOINT OTLP_ENDPOINT
 "use strict";
 const { readFileSync } = require("node:fs");
-const { Divergence, ReplayedRun, requestKey } = require("./recorder.js");
+const { Divergence, ReplayedRun, requestKey } = require("./recorder.ts");
 const { Service } = require("./service.js");
 
 async function play([file, proto, endpoint, otlp]) {
