@@ -24,6 +24,7 @@ from spanreplay_collector.options import (
     retention_options,
 )
 from spanreplay_collector.running import run_until_signal, set_up_logging
+from spanreplay_collector.store.cluster import checked_cluster
 from spanreplay_collector.store.deferred import DeferredStore, wait_for_store
 from spanreplay_collector.store.retainer import Retainer
 from spanreplay_collector.store.store import Store
@@ -49,9 +50,18 @@ __all__ = ["collect", "migrate"]
     metavar="SECONDS",
     help="Keep trying for this long while the server does not answer.",
 )
+@click.option(
+    "--cluster",
+    default="",
+    metavar="NAME",
+    help="Make replicated tables on every server of this cluster (of ClickHouse's `remote_servers`), and tables that "
+    "distribute the runs over its shards. Repeat it after you added a replica.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print which migrations were applied now as JSON.")
-def migrate(url: str | None, wait_s: float, as_json: bool) -> None:
+def migrate(url: str | None, wait_s: float, cluster: str, as_json: bool) -> None:
     """Make or update the tables of the store."""
+    if cluster and (url or "chdb:").startswith("chdb:"):
+        raise click.UsageError("--cluster needs a ClickHouse server: an embedded store is one process")
     address = add_credentials(url or f"chdb://{read_data_dir() / 'chdb'}", os.environ)
 
     async def open_store() -> Store:
@@ -60,8 +70,9 @@ def migrate(url: str | None, wait_s: float, as_json: bool) -> None:
         )
 
     try:
+        named = checked_cluster(cluster) if cluster else ""
         with asyncio.run(open_store()) as store:
-            applied = store.migrate()
+            applied = store.migrate(named)
     except SpanreplayError as exc:
         raise click.ClickException(f"{exc}\n{exc.hint}" if exc.hint else str(exc)) from exc
     if as_json:

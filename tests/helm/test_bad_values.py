@@ -19,6 +19,10 @@ BAD_VALUES = {
     "a digest that is none": (["collector.image.digest=\"abc\""], "collector.image.digest: Does not match"),
     "a size without unit": (["clickhouse.size=\"10\""], "clickhouse.size: Does not match"),
     "a database name with a dash": (["clickhouse.database=\"my-db\""], "clickhouse.database: Does not match"),
+    "a cluster that is no name": (
+        ["clickhouse.external.cluster=\"a b\""],
+        "clickhouse.external.cluster: Does not match pattern",
+    ),
     "a port out of range": (["clickhouse.external.port=70000"], "clickhouse.external.port: Must be less than"),
     "resources that Kubernetes lacks": (["collector.resources.limit={}"], "Additional property limit is not allowed"),
     "a memory limit that is none": (["collector.resources.limits.memory=\"1 GB\""], "Does not match pattern"),

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from spanreplay.model.call import Recording
 from spanreplay.model.config import CALL_BATCH_ITEMS
 from spanreplay.recording import bundle
 from spanreplay.recording.catalog import Erasure, RunQuery, summarize
+from spanreplay.recording.model_drift import DriftQuery
 from spanreplay.recording.remote.client import AsyncServiceClient, ServiceCatalog
 from support.runs import make_payload, make_recording, make_run_id
 from support.up_server import UpServer, command, start_up
@@ -271,6 +273,33 @@ def test_c9_only_a_token_that_may_erase_erases(tmp_path: Path) -> None:
                 client.load(make_run_id(1))
             with pytest.raises(errors.SourceError, match="was erased here"):
                 client.import_bundle(bundle.pack(make_run_id(1), [make_payload(RECORDINGS[0])]))
+
+
+def test_c8_a_tenant_never_sees_another_tenants_runs(tmp_path: Path) -> None:
+    """Listing, searching, loading, pinning, comparing and erasing with a token find the runs of its tenant alone."""
+    tokens = tmp_path / "tokens.json"
+    entries = [{"tenant": name, "token": f"{name}-token", "erase": True} for name in ("acme", "other")]
+    tokens.write_text(json.dumps(entries), encoding="utf-8")
+    theirs = make_run_id(1)
+    with start_up(tmp_path, arguments=("--tokens", str(tokens))) as running:
+        for recording in RECORDINGS:
+            running.export(make_payload(recording), token="acme-token")
+        with ServiceCatalog(running.endpoint, "acme-token") as client:
+            before = client.search(RunQuery(include_replays=True))
+            assert len(before) == len(RECORDINGS)
+        with ServiceCatalog(running.endpoint, "other-token") as client:
+            for query in (RunQuery(include_replays=True), RunQuery(user_id="u-7"), RunQuery(run_id_prefix=theirs[:8])):
+                assert client.search(query) == []
+            for use in (client.load, client.pin, client.export):
+                with pytest.raises(errors.RunNotFound):
+                    use(theirs)
+            assert client.scan_drift(DriftQuery()).runs == 0
+            for chosen in (Erasure(run_ids=(theirs,)), Erasure(user_ids=("u-7",)), Erasure(session_ids=("s-1",))):
+                with suppress(errors.RunNotFound):
+                    assert client.erase(chosen).run_ids == ()
+        with ServiceCatalog(running.endpoint, "acme-token") as client:
+            assert client.search(RunQuery(include_replays=True)) == before
+            assert client.load(theirs).run_id == theirs
 
 
 def test_s45_a_service_removes_what_is_old(tmp_path: Path) -> None:

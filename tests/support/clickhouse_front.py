@@ -4,7 +4,7 @@ It proves that the store speaks the wire protocol and handles a server's errors.
 does: replication, Distributed tables, users and quotas.
 
 Run as a process, since chDB allows one data directory per process:
-    python -m support.clickhouse_front DIRECTORY PASSWORD
+    python -m support.clickhouse_front DIRECTORY PASSWORD [cluster]
 prints its port and serves until its standard input closes.
 """
 
@@ -29,6 +29,8 @@ from urllib.parse import parse_qsl, urlsplit
 import chdb
 import lz4.frame  # type: ignore[import-untyped]  # lz4 ships no types
 import zstandard
+
+from support.clickhouse_cluster import CONFIG, as_one_shard, look_at_twin
 
 BODY_BYTES_MAX: Final = 512 * 1024 * 1024
 WRONG_PASSWORD: Final = 516
@@ -99,8 +101,13 @@ class EngineError(Exception):
 class Handles:
     """A pool of engine handles, one per concurrent query."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, is_cluster: bool = False) -> None:
         self._directory = str(directory)
+        self.is_cluster = is_cluster
+        if is_cluster:
+            config = directory / "cluster.xml"
+            config.write_text(CONFIG)
+            self._directory += f"?config-file={config}"
         self._kept = _connect(self._directory)  # the engine stops when its last handle is closed
         self._free: list[Any] = []
         self._lock = threading.Lock()
@@ -131,7 +138,7 @@ def _quote(text: str) -> str:
     return f"'{escaped}'"
 
 
-def execute(handle: Any, statement: Statement) -> Answer:
+def execute(handle: Any, statement: Statement, *, is_cluster: bool = False) -> Answer:
     """Run one statement with its database and settings, which are reset afterwards. Raises: EngineError."""
     applied: list[str] = []
     try:
@@ -140,6 +147,10 @@ def execute(handle: Any, statement: Statement) -> Answer:
         for name, value in statement.settings.items():
             handle.query(f"SET {name} = {_quote(value)}")
             applied.append(name)
+        if is_cluster and not statement.inserted:
+            sql = statement.sql.decode()
+            look_at_twin(sql, statement.parameters)
+            statement.sql = as_one_shard(handle, sql, statement.database, statement.parameters).encode()
         if _INSERT.match(statement.sql) and statement.inserted:
             return _insert(handle, statement)
         return _query(handle, statement)
@@ -233,7 +244,11 @@ class Handler(BaseHTTPRequestHandler):
         try:
             self._check_password()
             with self.handles.take() as handle:
-                answer = execute(handle, self._read_statement(dict(parse_qsl(url.query, keep_blank_values=True)), body))
+                answer = execute(
+                    handle,
+                    self._read_statement(dict(parse_qsl(url.query, keep_blank_values=True)), body),
+                    is_cluster=self.handles.is_cluster,
+                )
         except EngineError as exc:
             headers["X-ClickHouse-Exception-Code"] = str(exc.code)
             self._send(_STATUS_OF_CODE.get(exc.code, 500), f"{exc}\n".encode(), headers)
@@ -306,9 +321,9 @@ class Server(ThreadingHTTPServer):
     request_queue_size = 128
 
 
-def main(directory: str, password: str) -> None:
+def main(directory: str, password: str, kind: str = "") -> None:
     """Serve on a free loopback port until standard input closes."""
-    Handler.handles = Handles(Path(directory))
+    Handler.handles = Handles(Path(directory), is_cluster=kind == "cluster")
     Handler.password = password
     server = Server(("127.0.0.1", 0), Handler)
     print(server.server_address[1], flush=True)
@@ -318,4 +333,4 @@ def main(directory: str, password: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:3])
+    main(*sys.argv[1:4])

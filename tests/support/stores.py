@@ -50,13 +50,16 @@ def fresh_chdb_url() -> str:
 class Front:
     """A ClickHouse server for tests in its own process, or a real one if the environment names it."""
 
-    def __init__(self, directory: Path | None = None) -> None:
+    def __init__(self, directory: Path | None = None, *, is_cluster: bool = False) -> None:
         self._process: subprocess.Popen[str] | None = None
         self._base = os.environ.get(SERVER_URL_VARIABLE, "")
-        if self._base and directory is None:
+        if self._base and directory is None and not is_cluster:
             return
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "support.clickhouse_front", str(directory or make_directory()), PASSWORD],
+            [
+                *(sys.executable, "-m", "support.clickhouse_front", str(directory or make_directory()), PASSWORD),
+                *(["cluster"] if is_cluster else []),
+            ],
             cwd=Path(__file__).parents[1],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

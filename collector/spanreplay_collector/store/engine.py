@@ -20,6 +20,7 @@ from clickhouse_connect.driver.exceptions import ClickHouseError, OperationalErr
 from spanreplay.model.errors import ConfigError, StoreError, StoreLocked
 from spanreplay.model.how_to_install import install_command
 from spanreplay.model.private import make_private
+from spanreplay_collector.store.cluster import CLUSTER_SETTINGS
 
 __all__ = ["Engine", "StoreAddress", "parse_address"]
 
@@ -212,6 +213,7 @@ class Engine:
                 # A session would allow one query at a time; a parameter in the URL has a length limit.
                 autogenerate_session_id=False,
                 form_encode_query_params=True,
+                settings=dict(CLUSTER_SETTINGS),
             )
         except ClickHouseError as exc:
             raise self._explained(exc) from exc

@@ -12,6 +12,7 @@ from clickhouse_connect.driver.client import Client
 
 from spanreplay.model.errors import NewerSchema, StoreError
 from spanreplay.model.how_to_install import install_command
+from spanreplay_collector.store.cluster import find_cluster, for_cluster, on_cluster
 from spanreplay_collector.store.engine import SCHEMA_DIR, Engine
 
 __all__ = ["Migration", "check_schema", "list_pending", "migrate", "read_migrations"]
@@ -55,36 +56,64 @@ def read_migrations(directory: Path = SCHEMA_DIR) -> list[Migration]:
     return found
 
 
-def migrate(engine: Engine, migrations: list[Migration] | None = None) -> list[Migration]:
+def migrate(engine: Engine, migrations: list[Migration] | None = None, *, cluster: str = "") -> list[Migration]:
     """Bring the store to this version's schema; return the migrations applied by this call.
 
-    Idempotent, also after a crash in the middle: a migration is recorded after its last statement.
-    Raises: NewerSchema; StoreError if an applied migration has changed since.
+    Idempotent, also after a crash in the middle: a migration is recorded after its last statement. On a cluster every
+    statement is repeated, so that replicas added since get their tables. A store that is a cluster stays one.
+    Raises: NewerSchema; StoreError if an applied migration has changed since, or the tables are of another cluster.
     """
     known = read_migrations() if migrations is None else migrations
+    database = engine.address.database
     with engine.client(is_server_level=True) as client:
+        cluster = _check_cluster(client, database, cluster)
         # Atomic: renames and drops do not wait for readers, and chDB's default database engine is not Atomic.
-        client.command(f"CREATE DATABASE IF NOT EXISTS {engine.address.database} ENGINE = Atomic")
+        client.command(f"CREATE DATABASE IF NOT EXISTS {database}{on_cluster(cluster)} ENGINE = Atomic")
     applied_now: list[Migration] = []
     with engine.client() as client:
-        client.command(_TABLE)
+        for statement in _forms(_TABLE.strip(), cluster, database):
+            client.command(statement)
         applied = _read_applied(client)
         _check(known, applied)
         for migration in known:
-            if migration.number in applied:
+            if migration.number in applied and not cluster:
                 continue
-            for statement in migration.statements:
-                client.command(statement)
-            client.command(
-                _RECORD,
-                parameters={
-                    "number": migration.number,
-                    "name": migration.name,
-                    "sha256": migration.sha256,
-                },
-            )
-            applied_now.append(migration)
+            for each in migration.statements:
+                for statement in _forms(each, cluster, database):
+                    client.command(statement)
+            if migration.number not in applied:
+                _record(client, migration)
+                applied_now.append(migration)
     return applied_now
+
+
+def _forms(statement: str, cluster: str, database: str) -> list[str]:
+    return for_cluster(statement, cluster, database) if cluster else [statement]
+
+
+def _record(client: Client, migration: Migration) -> None:
+    client.command(
+        _RECORD,
+        parameters={"number": migration.number, "name": migration.name, "sha256": migration.sha256},
+    )
+
+
+def _check_cluster(client: Client, database: str, wanted: str) -> str:
+    """Return the cluster of the tables that exist or will be made; empty: one server. Raises: StoreError."""
+    found = find_cluster(client, database)
+    if not wanted or wanted == found:
+        return found
+    exists = client.query(
+        "SELECT count() FROM system.tables WHERE database = {database:String} AND name = 'spans'",
+        parameters={"database": database},
+    ).result_rows[0][0]
+    if exists:
+        where = f"on the cluster {found!r}" if found else "on one server"
+        raise StoreError(
+            f"the tables of {database!r} are {where}, not on the cluster {wanted!r}",
+            hint="use another database, and bring the runs over with `spanreplay export` and `spanreplay import`",
+        )
+    return wanted
 
 
 def list_pending(engine: Engine) -> list[Migration]:

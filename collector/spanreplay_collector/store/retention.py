@@ -11,13 +11,16 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timezone
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from clickhouse_connect.driver.client import Client
 
+from spanreplay_collector.store.cluster import alter, find_cluster
 from spanreplay_collector.store.rows import NO_DAY, day_of_run, derive_run_id
 
 __all__ = ["Retained", "erase", "erase_again", "find_erased", "find_related", "pin", "remove_older"]
+
+T = TypeVar("T")
 
 TABLES: Final = ("boundaries", "runs", "spans_apart", "spans", "blobs")
 """In the order of removal."""
@@ -68,6 +71,8 @@ WHERE match(needed, '^[0-9a-f]{{32}}$')
     AND (tenant, toFixedString(unhex(needed), 16)) NOT IN (SELECT tenant, run_id FROM pins FINAL WHERE is_pinned = 1)
 """  # noqa: S608 -- constant text
 _COUNT: Final = "SELECT uniqExact(tenant, run_id) FROM spans WHERE {where}"
+_PAIR: Final = "concat(hex(tenant), '/', hex(run_id))"
+_PAIRS: Final = "SELECT DISTINCT hex(tenant), hex(run_id) FROM {table} WHERE {where}"
 _OF_PEOPLE: Final = """
 SELECT run_id
 FROM runs
@@ -137,18 +142,34 @@ def remove_older(client: Client, before_ns: int, *, keep_failures: bool = True) 
 def _remove_day(client: Client, day: date, before_ns: int) -> int:
     """Remove the old runs of one day; return how many."""
     literal = f"toDate('{day.isoformat()}')"
+    cluster = find_cluster(client, _database(client))
     kept = f"{_PINNED} UNION ALL {_ACTIVE.format(day=literal, before_ns=int(before_ns))}"
     is_old = f"day = {literal} AND (tenant, run_id) NOT IN ({kept})"
     count = int(client.query(_COUNT.format(where=is_old)).result_rows[0][0])
     if not count:
         return 0
     left = int(client.query(_COUNT.format(where=f"day = {literal}")).result_rows[0][0]) - count
-    for table in TABLES:
-        if left or day == NO_DAY:
-            client.command(f"ALTER TABLE {table} DELETE IN PARTITION '{day.isoformat()}' WHERE {is_old}{_WAIT}")
-        else:
-            client.command(f"ALTER TABLE {table} DROP PARTITION '{day.isoformat()}'")
+    partition = f"'{day.isoformat()}'"
+    if not left and day != NO_DAY:
+        for table in TABLES:
+            client.command(f"{alter(cluster, table)} DROP PARTITION {partition}")
+        return count
+    named = _name_pairs(client, is_old) if cluster else [is_old]
+    for chosen in named:
+        for table in TABLES:
+            client.command(f"{alter(cluster, table)} DELETE IN PARTITION {partition} WHERE {chosen}{_WAIT}")
     return count
+
+
+def _database(client: Client) -> str:
+    return str(client.query("SELECT currentDatabase()").result_rows[0][0])
+
+
+def _name_pairs(client: Client, where: str, table: str = "spans") -> list[str]:
+    """Conditions that name the runs of a condition one by one: a replicated table takes no subquery in a mutation."""
+    found = client.query(_PAIRS.format(table=table, where=where)).result_rows
+    names = [f"'{tenant}/{run_id}'" for tenant, run_id in found]
+    return [f"{_PAIR} IN ({', '.join(chunk)})" for chunk in _chunks(names)]
 
 
 def find_related(
@@ -197,10 +218,12 @@ def erase(client: Client, tenant: str, run_ids: Sequence[bytes]) -> set[bytes]:
 def erase_again(client: Client) -> None:
     """Remove what was stored of recently erased runs by a load that was under way in another process."""
     recent = f"SELECT tenant, run_id FROM erased WHERE erased_at >= now() - {ERASED_AGAIN_S}"  # noqa: S608 -- constant text
+    cluster = find_cluster(client, _database(client))
     for table in TABLES:
         where = f"(tenant, run_id) IN ({recent})"
         if client.query(f"SELECT 1 FROM {table} WHERE {where} LIMIT 1").result_rows:  # noqa: S608 -- constant text
-            client.command(f"ALTER TABLE {table} DELETE WHERE {where}{_WAIT}")
+            for chosen in _name_pairs(client, where, table) if cluster else [where]:
+                client.command(f"{alter(cluster, table)} DELETE WHERE {chosen}{_WAIT}")
 
 
 def find_erased(client: Client, tenant: str, run_ids: Iterable[bytes]) -> frozenset[bytes]:
@@ -215,15 +238,17 @@ def _remove_runs(client: Client, tenant: str, run_ids: Sequence[bytes]) -> None:
     owner = f"tenant = unhex('{tenant.encode().hex()}')"
     days = ", ".join(f"toDate('{day.isoformat()}')" for day in sorted({day_of_run(run_id) for run_id in run_ids}))
     runs = ", ".join(f"toFixedString(unhex('{run_id.hex()}'), 16)" for run_id in run_ids)
+    cluster = find_cluster(client, _database(client))
     for table in TABLES:
-        client.command(f"ALTER TABLE {table} DELETE WHERE {owner} AND day IN ({days}) AND run_id IN ({runs}){_WAIT}")
-    client.command(f"ALTER TABLE pins DELETE WHERE {owner} AND run_id IN ({runs}){_WAIT}")
+        where = f"{owner} AND day IN ({days}) AND run_id IN ({runs})"
+        client.command(f"{alter(cluster, table)} DELETE WHERE {where}{_WAIT}")
+    client.command(f"{alter(cluster, 'pins')} DELETE WHERE {owner} AND run_id IN ({runs}){_WAIT}")
 
 
 def _ids(client: Client, statement: str, parameters: dict[str, Any]) -> set[bytes]:
     return {bytes(row[0]) for row in client.query(statement, parameters=parameters, query_formats=_BYTES).result_rows}
 
 
-def _chunks(run_ids: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+def _chunks(run_ids: Sequence[T]) -> Iterator[Sequence[T]]:
     for start in range(0, len(run_ids), RUNS_PER_STATEMENT):
         yield run_ids[start : start + RUNS_PER_STATEMENT]

@@ -107,9 +107,12 @@ class Store:
     def __repr__(self) -> str:
         return f"Store({str(self._engine.address)!r})"
 
-    def migrate(self) -> list[str]:
-        """Bring the schema up to date; return the names of the migrations applied by this call. Idempotent."""
-        return [f"{m.number:04d}_{m.name}" for m in migrations.migrate(self._engine)]
+    def migrate(self, cluster: str = "") -> list[str]:
+        """Bring the schema up to date; return the names of the migrations applied by this call. Idempotent.
+
+        `cluster` names a cluster of `remote_servers` whose servers all get the tables: see `cluster`.
+        """
+        return [f"{m.number:04d}_{m.name}" for m in migrations.migrate(self._engine, cluster=cluster)]
 
     def list_pending(self) -> list[str]:
         """Migrations that this version has and the store lacks. Raises: StoreError if it has no tables at all."""
