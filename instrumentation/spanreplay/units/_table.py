@@ -113,6 +113,23 @@ UNITS: Final[tuple[Seam, ...]] = (
         omits="websocket sessions; several processes (`start(4)`); a server in another than the main thread, or one "
         "that its own process asks: they belong to the run of the process",
     ),
+    _http(
+        "Sanic",
+        "sanic",
+        (
+            "sanic.server.protocols.http_protocol",
+            "sanic.server.protocols.base_protocol",
+            "sanic.server.protocols.websocket_protocol",
+            "sanic.handlers.error",
+            "sanic.mixins.startup",
+            "sanic.worker.multiplexer",
+            "sanic.worker.serve",
+        ),
+        "spanreplay.units.servers._sanic",
+        "each HTTP request and websocket session of its own server, with workers, as a run of its own",
+        versions=">=23.3",
+        omits="HTTP/3; a server in somebody's loop (`create_server`), a second application of the same process",
+    ),
     Seam(
         "Celery",
         "celery",

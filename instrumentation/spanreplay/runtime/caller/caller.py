@@ -84,14 +84,20 @@ def is_ours(filename: str) -> bool:
     return filename.startswith(PACKAGE)
 
 
+def _is_made_up(filename: str) -> bool:
+    """Whether code was compiled under a name that is no file's: `<string>`, or a single word."""
+    return (filename[:1] == "<" and filename[:7] != "<frozen") or (os.sep not in filename and "." not in filename)
+
+
 def origin_of(frame: FrameType) -> int:
     """AGENT, LIBRARY, FOREIGN or PASS for one frame; code made by `exec` belongs to the file that made it."""
     filename = frame.f_code.co_filename
     origin = known.get(filename)
     if origin is not None:
         return origin
-    if filename.startswith("<") and not filename.startswith("<frozen"):
-        # A generated `__init__`: dataclasses and attrs run it in the globals of the class's module
+    if _is_made_up(filename):
+        # A generated `__init__`: dataclasses and attrs run it in the globals of the class's module. Sanic does so with
+        # its own methods, which it rewrites when it starts
         made_by = frame.f_globals.get("__file__")
         return classify(made_by) if isinstance(made_by, str) else classify(filename)
     origin = classify(filename)

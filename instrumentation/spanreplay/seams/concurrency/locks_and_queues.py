@@ -121,6 +121,7 @@ class _RLock(_Lock):
 
 def _make_type(real: Any, name: str, base: type[_Lock]) -> type:
     members = {"_real": staticmethod(real), "_sort": name.lower(), "_real_type": type(real()), "__slots__": ()}
+    members["__module__"] = threading.__name__  # pickled by name: `multiprocessing.Manager` sends it to its process
     return _LockType(name, (base,), members)
 
 

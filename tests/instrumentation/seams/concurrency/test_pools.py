@@ -210,3 +210,13 @@ def test_n3_worker_that_is_ended_before_it_takes_an_item_is_ended_there_again(tm
     assert "main/pool#1/worker#2" in recording.root.manifest["workers"]["ended"]
     replayed = workplace.replay(agent)
     assert replayed.verdict["verdict"] == "identical", replayed.stderr
+
+
+def test_s27_a_manager_s_process_is_started_as_without_the_recorder(tmp_path: Path) -> None:
+    """What `multiprocessing` sends to a new Python names the type of a lock, which is recorded here."""
+    place = Workplace(tmp_path)
+    lines = ["import multiprocessing, threading", "", "lock = threading.Lock()", 'if __name__ == "__main__":']
+    lines += ['    with multiprocessing.get_context("spawn").Manager() as manager, manager.Lock(), lock:']
+    lines += ["        print(manager.list([1, 2]))"]
+    script = place.write("agent.py", "\n".join(lines))
+    assert place.record(script).stdout == "[1, 2]\n"

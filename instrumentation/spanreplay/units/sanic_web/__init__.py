@@ -1,0 +1,1 @@
+"""Requests and websocket sessions of Sanic's own server, and their replay."""
