@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import socket
 from collections.abc import Iterator
@@ -26,7 +27,10 @@ APP: Final = (
     + """
 import asyncio, json, sys
 
+import tornado.httpserver
 import tornado.ioloop
+import tornado.netutil
+import tornado.process
 import tornado.web
 import tornado.websocket
 
@@ -75,12 +79,20 @@ class Login(tornado.web.RequestHandler):
 class Socket(tornado.websocket.WebSocketHandler):
     async def on_message(self, message):
         await self.write_message(await ask(message))
+        if message == "bye":
+            self.close(1000, "bye")
+        elif message == "fail":
+            raise KeyError(message)
 
 app = tornado.web.Application(
     [("/chat", Chat), ("/stream/(.*)", Stream), ("/fail", Fail), ("/known", Known), ("/slow", Slow),
      ("/login", Login), ("/socket", Socket)],
     compress_response=True, cookie_secret="not-a-secret-of-anyone", static_path=".",
 )
+
+async def work(sockets):
+    tornado.httpserver.HTTPServer(app).add_sockets(sockets)
+    await asyncio.Event().wait()
 
 async def main():
     await ask("warm up")
@@ -91,6 +103,15 @@ if __name__ == "__main__":
     if sys.argv[2:] == ["loop"]:
         app.listen(int(sys.argv[1]), "127.0.0.1")
         tornado.ioloop.IOLoop.current().start()
+    if sys.argv[2:] == ["start"]:
+        server = tornado.httpserver.HTTPServer(app)
+        server.bind(int(sys.argv[1]), "127.0.0.1")
+        server.start(2)
+        tornado.ioloop.IOLoop.current().start()
+    if sys.argv[2:] == ["fork_processes"]:
+        sockets = tornado.netutil.bind_sockets(int(sys.argv[1]), "127.0.0.1")
+        tornado.process.fork_processes(2)
+        asyncio.run(work(sockets))
     asyncio.run(main())
 """
 )
@@ -215,20 +236,50 @@ def test_p3_signed_cookies_tokens_and_static_files_replay_alone(provider: Provid
         insist_identical(place, unit.run_id)
 
 
-def test_n3_a_websocket_session_is_incomplete(provider: Provider, place: Workplace) -> None:
-    """The session works; its messages are in no unit, and its verdict says so."""
+def test_p3_p4_websocket_sessions_replay_alone(provider: Provider, place: Workplace) -> None:
+    """One ended by its client, one by the handler, one by an exception; the session shows a change."""
 
-    async def talk(url: str) -> str:
+    async def talk(url: str, *words: str) -> list[str]:
         async with websockets.connect(url.replace("http", "ws") + "/socket", open_timeout=TIMEOUT_S) as connected:
-            await connected.send("hello")
-            return str(await connected.recv())
+            for word in words:
+                await connected.send(word)
+            return [str(said) async for said in connected] if words[-1] != "two" else [str(await connected.recv())]
 
     with serving(place) as server:
-        assert "You asked: hello" in asyncio.run(talk(server.url))
+        assert "You asked: one" in asyncio.run(talk(server.url, "one", "two"))[0]
+        assert len(asyncio.run(talk(server.url, "bye"))) == 1
+        with contextlib.suppress(websockets.ConnectionClosedError):
+            asyncio.run(talk(server.url, "one", "fail"))
         server.await_ends()
         server.stop()
     provider.stop()
-    (unit,) = server.units()
-    (reason,) = unit.completeness().reasons
-    assert "websocket" in reason
-    assert place.replay(*COMMAND, source=unit.run_id).verdict["verdict"] == "incomplete"
+    units = server.units()
+    assert [unit.root.outcome for unit in units] == ["ok", "ok", "error"]
+    for unit in units:
+        assert unit.completeness().is_complete, unit.completeness().reasons
+    suite = replay_suite(place, *COMMAND, options=["--process", units[0].run_id])
+    assert (suite.status, suite.report["counts"]) == (0, {"identical": 3}), suite.stderr
+    place.write("app.py", APP.replace("self.close(1000", "self.close(1001"))
+    assert place.replay(*COMMAND, source=units[1].run_id).causes() == [("changed_call", "http:websocket.send")]
+
+
+@pytest.mark.parametrize("how", ["start", "fork_processes"])
+def test_p2_p3_requests_to_several_processes_replay_alone(how: str, provider: Provider, place: Workplace) -> None:
+    """The processes share what their server did before it forked them; no port is opened in a replay."""
+    with serving(place, how) as server:
+        for number in range(4):
+            httpx.post(f"{server.url}/chat", json={"text": f"question-{number}"}, timeout=TIMEOUT_S)
+        server.await_ends()
+        parent = server.process.pid
+        children = Path(f"/proc/{parent}/task/{parent}/children").read_text(encoding="ascii").split()
+        server.process.kill()  # first: it starts children anew
+        for child in children:
+            os.kill(int(child), signal.SIGTERM)
+        server.process.communicate(timeout=TIMEOUT_S)
+    provider.stop()
+    units = server.units()
+    assert len(units) == 4
+    assert all("worker" in unit.root.env["unit"] for unit in units)
+    for unit in units:
+        assert unit.completeness().is_complete, unit.completeness().reasons
+    insist_identical(place, units[2].run_id, how)

@@ -106,12 +106,20 @@ UNITS: Final[tuple[Seam, ...]] = (
     _http(
         "Tornado",
         "tornado",
-        ("tornado.httpserver", "tornado.tcpserver", "tornado.web"),
+        (
+            "tornado.httpserver",
+            "tornado.tcpserver",
+            "tornado.web",
+            "tornado.websocket",
+            "tornado.process",
+            "tornado.netutil",
+        ),
         "spanreplay.units.servers._tornado",
-        "each HTTP request to a `tornado.web.Application` as a run of its own",
+        "each HTTP request and websocket session of a `tornado.web.Application` as a run of its own, also in several "
+        "processes",
         versions=">=6.2",
-        omits="websocket sessions; several processes (`start(4)`); a server in another than the main thread, or one "
-        "that its own process asks: they belong to the run of the process",
+        omits="a server in another than the main thread, or one that its own process asks: they belong to the run of "
+        "the process",
     ),
     _http(
         "Sanic",

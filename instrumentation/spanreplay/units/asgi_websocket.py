@@ -36,7 +36,7 @@ from spanreplay.units.asgi_messages import (
 )
 from spanreplay.units.unit_run import UnitRun
 
-__all__ = ["RecordedSession", "ReplayedSession", "build_message", "describe_message"]
+__all__ = ["RecordedSession", "ReplayedSession", "build_message", "describe_message", "record_end"]
 
 _KIND: Final = Kind.HTTP.value
 _PART: Final = "a websocket session"
@@ -84,7 +84,8 @@ def _describe_received(name: str) -> FunctionCall:
     return FunctionCall(_KIND, name, Effect.READ.value, {}, prints=False)
 
 
-def _record_end(raised: BaseException | None) -> None:
+def record_end(raised: BaseException | None) -> None:
+    """Record how the application finished a session."""
     arguments = {} if raised is None else {"raised": f"{type(raised).__module__}.{type(raised).__qualname__}"}
     call_sync(lambda: FunctionCall(_KIND, END, Effect.WRITE.value, arguments, prints=False), lambda: None)
 
@@ -146,7 +147,7 @@ class RecordedSession:
             with inside_lane(self._run.root_lane):
                 if is_by_server:
                     call_sync(lambda: _describe_received(CANCELLED), lambda: None)
-                _record_end(raised)
+                record_end(raised)
         finally:
             if is_by_server:
                 self._run.note_failure()
@@ -173,7 +174,7 @@ class ReplayedSession:
     def end(self, raised: BaseException | None) -> None:
         """Compare how the application finished. Raises: ReplayMiss."""
         with inside_lane(self._lane):
-            _record_end(raised)
+            record_end(raised)
 
 
 async def _nothing() -> Any:

@@ -25,8 +25,9 @@ from spanreplay.runtime.lanes import Lane, inside_lane
 from spanreplay.runtime.process.own_ports import note_units
 from spanreplay.runtime.run import active_run
 from spanreplay.units import caller, factory
+from spanreplay.units.asgi_websocket import record_end
 from spanreplay.units.http_exchange import CANCELLED, DISCONNECT, PART, REQUEST, ReceivedBody, Response, read_in
-from spanreplay.units.sanic_web.session import Session, record_end
+from spanreplay.units.sanic_web.session import Session
 from spanreplay.units.unit_run import UnitRun
 
 __all__ = ["IS_LATE", "PARTS_TAKEN", "Exchange", "RecordedExchange"]

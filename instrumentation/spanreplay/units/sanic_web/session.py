@@ -20,10 +20,10 @@ from spanreplay.model import guard
 from spanreplay.model.call import Effect, Kind
 from spanreplay.model.errors import ReplayMiss
 from spanreplay.runtime.calls.function_calls import FunctionCall, call_async, call_sync
-from spanreplay.units.asgi_websocket import END, RECEIVE, SEND, build_message, describe_message
+from spanreplay.units.asgi_websocket import RECEIVE, SEND, build_message, describe_message
 from spanreplay.units.http_exchange import PART
 
-__all__ = ["Session", "record_end"]
+__all__ = ["Session"]
 
 _KIND: Final = Kind.HTTP.value
 _TYPE: Final = "type"
@@ -151,14 +151,8 @@ def _closed_ok() -> type[Exception]:
     return found
 
 
-def record_end(raised: BaseException | None) -> None:
-    """Record how the application finished the session."""
-    arguments = {} if raised is None else {"raised": f"{type(raised).__module__}.{type(raised).__qualname__}"}
-    call_sync(lambda: _describe_sent(arguments, END), lambda: None)
-
-
-def _describe_sent(arguments: Mapping[str, Any], name: str = SEND) -> FunctionCall:
-    return FunctionCall(_KIND, name, Effect.WRITE.value, dict(arguments), prints=False)
+def _describe_sent(arguments: Mapping[str, Any]) -> FunctionCall:
+    return FunctionCall(_KIND, SEND, Effect.WRITE.value, dict(arguments), prints=False)
 
 
 def _describe_received() -> FunctionCall:

@@ -20,11 +20,13 @@ from spanreplay.runtime.caller.caller import FOREIGN, classify
 from spanreplay.runtime.lanes import Lane, inside_lane
 from spanreplay.runtime.process.own_ports import was_asked
 from spanreplay.runtime.run import active_run
+from spanreplay.units import factory
 from spanreplay.units.http_exchange import PART
 from spanreplay.units.play import end_replay, is_replay, is_replay_of_unit, play_each
 from spanreplay.units.start import has_units
 from spanreplay.units.tornado_web.exchange import Exchange, Received, RecordedExchange, find_port
 from spanreplay.units.tornado_web.replay import replay_request_of
+from spanreplay.units.tornado_web.session import install_sessions
 
 if TYPE_CHECKING:
     from spanreplay.runtime.patches import Patches
@@ -41,12 +43,32 @@ def install(module: Any, patches: Patches) -> None:
     """Patch one of Tornado's modules."""
     if module.__name__ == "tornado.httpserver":
         patches.wrap(module.HTTPServer, "start_request", _start_request)
+    elif module.__name__ == "tornado.websocket":
+        install_sessions(module, patches)
+    elif module.__name__ == "tornado.process":
+        patches.wrap(module, "fork_processes", _fork)
+    elif module.__name__ == "tornado.netutil":
+        patches.wrap(module, "bind_sockets", _bind)
     elif module.__name__ == _WEB:
         patches.wrap(module.RequestHandler, "_execute", _execute)
         patches.wrap(module.RequestHandler, "log_exception", _fail)
     else:
         for name in ("listen", "add_sockets", "bind", "start"):
             patches.wrap(module.TCPServer, name, _open)
+
+
+# ── several processes ───────────────────────────────────────────────────────────────────────────────
+def _fork(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    """Fork after the start that all processes share; in a replay this process is the first of them."""
+    if is_replay():
+        return 0
+    guard.guarded("the start of a server", factory.begin_units)
+    return wrapped(*args, **kwargs)
+
+
+def _bind(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    """In a replay of a unit no port is opened."""
+    return [] if is_replay_of_unit() else wrapped(*args, **kwargs)
 
 
 # ── the server ──────────────────────────────────────────────────────────────────────────────────────

@@ -19,6 +19,7 @@ from spanreplay.model.call import Outcome
 from spanreplay.runtime.process.own_ports import note_units
 from spanreplay.runtime.run import active_run
 from spanreplay.units import caller, factory
+from spanreplay.units.asgi_websocket import record_end
 from spanreplay.units.http_exchange import DISCONNECT, PART, REQUEST, ReceivedBody, Response, read_in
 from spanreplay.units.unit_run import UnitRun
 
@@ -29,7 +30,7 @@ PARTS_TAKEN: Final = "parts"
 _BY_SERVER: Final = "date"
 """The header that Tornado adds to each response: no replay has the same."""
 _OF_ANOTHER: Final = "another request, or the process itself, wrote to this one's client: a replay does not do that"
-TAKEN_OVER: Final = "its handler has taken over the connection (a websocket): what is sent there is not recorded"
+TAKEN_OVER: Final = "its handler has taken over the connection: what is sent there is not recorded"
 
 
 class Exchange:
@@ -39,6 +40,20 @@ class Exchange:
         self.response = Response()
         self.raised: BaseException | None = None
         self.is_gone = False
+        self.is_session = False
+        """Whether the request has become a websocket session."""
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """A block whose calls belong to the request."""
+        yield
+
+    def hole(self, reason: str) -> None:
+        """Note that the recording is incomplete."""
+
+    def is_of_another(self) -> bool:
+        """Whether the code that is writing belongs to another request or the process."""
+        return False
 
     def _begin(self, start_line: Any, headers: Any, chunk: Any) -> None:
         sent = [(str(n), str(v)) for n, v in headers.get_all() if str(n).lower() != _BY_SERVER]
@@ -70,7 +85,6 @@ class RecordedExchange(Exchange):
 
     @contextmanager
     def inside(self) -> Iterator[None]:
-        """A block whose calls belong to the request."""
         if self.run is None:
             yield
             return
@@ -119,10 +133,20 @@ class RecordedExchange(Exchange):
         run = self.run
         if run is None:
             return
-        if active_run() is not run and not self._is_shared:
-            self._is_shared = True
-            run.hole(_OF_ANOTHER)
+        self.is_of_another()
         guard.guarded(PART, make, *args)
+
+    def hole(self, reason: str) -> None:
+        if self.run is not None:
+            self.run.hole(reason)
+
+    def is_of_another(self) -> bool:
+        if active_run() is self.run:
+            return False
+        if not self._is_shared:
+            self._is_shared = True
+            self.hole(_OF_ANOTHER)
+        return True
 
     def _complete(self) -> None:
         if not self.is_gone:
@@ -143,9 +167,9 @@ class RecordedExchange(Exchange):
 
     def detach(self) -> Any:
         """Give the connection to a handler."""
-        if self.run is not None:
-            self.run.hole(TAKEN_OVER)
-            self._is_taken = True
+        self._is_taken = True
+        if not self.is_session:
+            self.hole(TAKEN_OVER)
         return self._connection.detach()
 
     def lose(self) -> None:
@@ -170,9 +194,11 @@ class RecordedExchange(Exchange):
         is_over = self.response.is_complete or self.is_gone or self._is_taken
         if self.run is None or not self._is_left or not is_over:
             return
-        if not self.response.is_complete:
-            with self.inside():
+        with self.inside():
+            if not self.response.is_complete:
                 self.response.record(self.raised)
+            if self.is_session:
+                record_end(self.raised)
         is_ok = self.raised is None
         self.run.end(Outcome.CANCELLED if self.is_gone else Outcome.OK if is_ok else Outcome.ERROR)
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import Any
 
 from spanreplay.model.call import Effect
 from spanreplay.model.errors import ReplayMiss
@@ -17,8 +18,10 @@ from spanreplay.runtime.run import Run
 from spanreplay.units import given
 from spanreplay.units.asgi import play_request
 from spanreplay.units.asgi_messages import cut_body
+from spanreplay.units.asgi_websocket import record_end
 from spanreplay.units.http_exchange import BODY, DISCONNECT, KIND, REQUEST
 from spanreplay.units.tornado_web.exchange import PARTS_TAKEN, TAKEN_OVER, Exchange
+from spanreplay.units.tornado_web.session import SilentStream
 
 __all__ = ["ReplayedExchange", "replay_request_of"]
 
@@ -68,6 +71,8 @@ class ReplayedExchange(Exchange):
         await self._has_left.wait()
         if self.is_gone:
             self.response.record(self.raised)
+        if self.is_session:
+            record_end(self.raised)
         if going is not None:
             await going
 
@@ -135,8 +140,15 @@ class ReplayedExchange(Exchange):
     def set_body_timeout(self, timeout: float) -> None:
         """No-op: the whole body is here."""
 
-    def detach(self) -> NoReturn:
-        """End the replay: there is no connection to give to a handler."""
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        with inside_lane(self._lane):
+            yield
+
+    def detach(self) -> Any:
+        """Return a connection without a client; end the replay if the handler wants one for anything but a session."""
+        if self.is_session:
+            return SilentStream()
         missing = self._run.resolver.answers.stop(TAKEN_OVER)
         if not self._is_over.done():
             self._is_over.set_exception(missing)
