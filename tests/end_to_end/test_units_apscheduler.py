@@ -10,7 +10,7 @@ import pytest
 
 from support.provider import Provider
 from support.replaying import TIMEOUT_S, Workplace
-from support.units import COMMAND, await_true, prepare, serve
+from support.units import COMMAND, FLASK, await_true, prepare, serve
 from support.workers import APSCHEDULER_APP, input_of, output_of, record_until, units_of
 
 SERVED: Final = """
@@ -49,6 +49,23 @@ app = FastAPI(lifespan=lifespan)
 def answer():
     scheduler.add_job(refresh, args=[1], misfire_grace_time=None)
     return {"answer": ask("hello"), "warm": app.state.warm}
+"""
+
+BESIDE_WSGI: Final = f"""{FLASK}
+from datetime import timezone
+
+from apscheduler.schedulers.background import BackgroundScheduler
+
+scheduler = BackgroundScheduler(timezone=timezone.utc)
+scheduler.start()
+
+def refresh(number):
+    return ask(ask(f"refresh {{number}}"))
+
+@app.get("/")
+def answer():
+    scheduler.add_job(refresh, args=[1], misfire_grace_time=None)
+    return {{"answer": ask("hello"), "at": time.time(), "id": uuid.uuid4().hex}}
 """
 
 
@@ -111,6 +128,22 @@ def test_p3_p4_a_scheduler_of_a_server_leaves_its_requests_as_they_are(provider:
     for unit in units:
         assert unit.completeness().is_complete, unit.completeness().reasons
         replayed = place.replay(*COMMAND, source=unit.run_id)
+        assert replayed.status == 0, replayed.stderr
+        assert replayed.verdict["verdict"] == "identical"
+
+
+def test_p3_p4_a_scheduler_beside_a_wsgi_server_has_jobs_that_are_runs(provider: Provider, tmp_path: Path) -> None:
+    """A request schedules a job in the scheduler's thread: both are runs, and each replays alone."""
+    place = prepare(tmp_path, provider, BESIDE_WSGI)
+    with serve(place, command=("-m", "flask", "run")) as server:
+        assert httpx.get(server.url, timeout=TIMEOUT_S).status_code == 200
+        await_true(lambda: sum(bool(unit.root.manifest) for unit in server.units()) == 2)
+        server.stop()
+    provider.stop()
+    job, request = sorted(units_of(place), key=lambda unit: unit.root.app != "refresh")
+    assert (job.root.app, [call.kind for call in job.calls]) == ("refresh", ["compute", "llm", "llm", "compute"])
+    for unit in (job, request):
+        replayed = place.replay("-m", "flask", "run", source=unit.run_id)
         assert replayed.status == 0, replayed.stderr
         assert replayed.verdict["verdict"] == "identical"
 
