@@ -442,7 +442,7 @@ class Run:
     def _emit_root(self, outcome: Outcome, manifest: Mapping[str, Any]) -> None:
         is_replay = not self.resolver.keeps and not (self.is_continued and self._has_gone_on)
         attributes = build_root_attributes(self, outcome, manifest, is_replay=is_replay)
-        end_ns = ids.now_ns() if manifest else self.start_ns
+        end_ns = max(ids.now_ns(), self.start_ns) if manifest else self.start_ns
         if manifest and self._signing_key and not is_replay:
             guard.guarded("the signature of a run", sign_root, self, attributes, end_ns, self._signing_key)
         self.emitter.find_sink(self.run_id)  # so that the spool's first file can take calls

@@ -364,7 +364,7 @@ class Crossing:
     def _emit(self, outcome: str, response: str = "", end_seq: int = -1) -> None:
         """Write the call in the given state; as open if the run has ended before the call did."""
         run, emitter = self.run, self.run.emitter
-        end_ns = self.start_ns if outcome == _OPEN else ids.now_ns() if self.served is None else self._end_ns()
+        end_ns = self.start_ns if outcome == _OPEN else self._end_ns()
         sink = emitter.find_sink(run.run_id)
         if sink is not None:
             try:
@@ -402,10 +402,10 @@ class Crossing:
         return known
 
     def _end_ns(self) -> int:
-        """Now; for a call that becomes part of a resumed run, its start plus the recorded duration."""
+        """Now, also if the clock was set back meanwhile; in a resumed run, the start plus the recorded duration."""
         if self.served is not None and self.run.is_continued:
             return self.start_ns + max(0, self.served.end_ns - self.served.start_ns)
-        return ids.now_ns()
+        return max(ids.now_ns(), self.start_ns)
 
     def announce(self) -> None:
         """Write a started record first, so that a crash inside a side effect or a wait for a human is visible."""
