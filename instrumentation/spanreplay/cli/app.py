@@ -45,6 +45,7 @@ COMMANDS: Final = {
     "pin": ("keeping.pin", "Keep a run at a service, whatever its age"),
     "erase": ("keeping.erase", "Remove runs for good: by id, user, session or age"),
     "stats": ("keeping.stats", "Show what recording costs, by kind of boundary"),
+    "anchor": ("keeping.anchor", "Keep hashes of all runs, to prove later that none was changed or removed"),
     "verify": ("verify", "Check that runs are unchanged since they were recorded"),
     "import": ("import_", "Import a .replay file, spans as JSON, or cassettes of vcrpy"),
     "conformance": ("contract.conformance", "Judge spans of an SDK in another language"),

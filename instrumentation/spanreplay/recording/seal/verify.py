@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from spanreplay.model.call import LOST, Outcome, Recording
+from spanreplay.recording.seal.anchor import Anchors, hash_run
 from spanreplay.recording.seal.check import find_tampering
 from spanreplay.recording.seal.signing import MEMBER, find_forgery
 
@@ -30,14 +31,21 @@ class Verified:
     calls: int = 0
     open_calls: int = 0
     """Calls that had not ended: their content is not signed, only their number."""
+    anchored: str = ""
+    """The time of the anchor that holds this very run."""
 
 
-def verify(recording: Recording, keys: Mapping[str, Ed25519PublicKey]) -> Verified:
-    """Check a run against its own root and, with keys, its signature. O(bytes of the recording)."""
+def verify(recording: Recording, keys: Mapping[str, Ed25519PublicKey], anchors: Anchors | None = None) -> Verified:
+    """Check a run against its own root and, with keys, its signature, with anchors, these. O(bytes of the recording).
+
+    Without keys an anchor is enough: it says what the run was, though not who recorded it.
+    """
     open_calls = len(recording.calls) - _count_finished(recording)
     stated = recording.root.manifest.get(MEMBER)
     signature = stated if isinstance(stated, dict) else {}
     key = signature.get("key")
+
+    at = ""
 
     def found(status: str, reason: str = "") -> Verified:
         name = key if isinstance(key, str) else ""
@@ -51,13 +59,28 @@ def verify(recording: Recording, keys: Mapping[str, Ed25519PublicKey]) -> Verifi
     losses = _find_losses(recording)
     if losses:
         return found(UNSIGNED, losses)
+    if anchors is not None:
+        at, reason = _find_anchor(recording, anchors)
+        if reason:
+            return found(TAMPERED if at else UNSIGNED, reason)
+        if not keys:
+            return Verified(recording.run_id, VERIFIED, "", "", len(recording.calls), open_calls, at)
     if "value" not in signature:
         error = signature.get("error")
         return found(UNSIGNED, f"it could not be signed: {error}" if error else "it was recorded without a signing key")
     if not keys:
         return found(UNSIGNED, "its calls are those of its root; whose root that is, a public key tells: --key FILE")
     reason = find_forgery(recording.root, keys)
-    return found(TAMPERED, reason) if reason else found(VERIFIED)
+    return found(TAMPERED, reason) if reason else replace(found(VERIFIED), anchored=at)
+
+
+def _find_anchor(recording: Recording, anchors: Anchors) -> tuple[str, str]:
+    """The time at which this run was anchored, and why it is not the run of that time; '' if it is."""
+    anchored = anchors.runs.get(recording.run_id)
+    if anchored is None:
+        return "", "it is not in the anchors"
+    is_same = anchored.sha256 == hash_run(recording.root)
+    return anchored.at, "" if is_same else f"it is not the run that was anchored on {anchored.at}"
 
 
 def _find_changes(recording: Recording) -> str:
