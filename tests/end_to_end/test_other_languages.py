@@ -163,6 +163,24 @@ def test_u8_run_of_typescript_is_shown_exported_and_compared(
     assert "chat" in compared.stdout
 
 
+@pytest.mark.parametrize("command", ["replay", "fuzz", "mutate", "fork"])
+@pytest.mark.parametrize("is_file", [True, False], ids=["file", "service"])
+def test_n18_run_of_another_language_is_not_started_here(
+    command: str, is_file: bool, server: UpServer, invoke: Callable[..., Result], tmp_path: Path
+) -> None:
+    """A command that can only replay Python refuses such a run, and starts nothing: it would run live."""
+    server.export(_export().SerializeToString())
+    source = CASES["replays"][0]["run_id"]
+    if is_file:
+        assert invoke("export", source, "-o", "run.replay").exit_code == 0
+    options = ["--at", "2"] if command == "fork" else []
+    result = invoke(command, "run.replay" if is_file else source, *options, "--", "touch", str(tmp_path / "started"))
+    assert result.exit_code == 1
+    assert f"run {source} has calls whose keys are of 'request/1'" in result.stderr
+    assert "docs/other-languages.md" in result.stderr
+    assert not (tmp_path / "started").exists()
+
+
 def test_n18_node_client_plays_every_case(server: UpServer, tmp_path: Path) -> None:
     """A client made of replay.proto alone gets the stated keys, messages, errors and answers."""
     cases = tmp_path / "cases.json"

@@ -33,6 +33,7 @@ from spanreplay.cli.terminal import open_console, say
 from spanreplay.model import config
 from spanreplay.model.call import Recording
 from spanreplay.model.errors import ConfigError, SourceError, SpanreplayError
+from spanreplay.model.keyspec import KEYSPECS
 from spanreplay.recording.catalog import Catalog
 from spanreplay.recording.derived import describe_origin
 from spanreplay.replayer.resolve.plan import COMPARABLE
@@ -89,17 +90,31 @@ def write_file(catalog: Catalog, recording: Recording, folder: Path) -> Path:
 def open_source(source: str, folder: Path, warm: int = 0) -> Source:
     """Find the recording for a file name, a run id or `latest`, and `warm` earlier units of its process.
 
-    Raises: ConfigError, SourceError, ServiceError.
+    Raises: ConfigError, also if no Python agent can make the recorded calls; SourceError, ServiceError.
     """
     if runs.is_file(source):
         from spanreplay.recording.bundle import load_file
 
         path = Path(source).absolute()
         recording = load_file(path)
+        _check_keys(recording)
         return Source(str(path), recording, earlier=earlier.find_beside(path, recording, warm) if warm else ())
     is_at_service = bool(config.read_setting("SPANREPLAY_ENDPOINT"))
     with runs.open_catalog() as catalog:
-        return _from_catalog(catalog, source, folder, is_at_service=is_at_service, warm=warm)
+        found = _from_catalog(catalog, source, folder, is_at_service=is_at_service, warm=warm)
+    _check_keys(found.recording)
+    return found
+
+
+def _check_keys(recording: Recording) -> None:
+    """Refuse before the agent starts: a program in another language would not be replayed but run live."""
+    unknown = next((call.keyspec for call in recording.calls if call.keyspec and call.keyspec not in KEYSPECS), "")
+    if unknown:
+        raise ConfigError(
+            f"run {recording.run_id} has calls whose keys are of {unknown!r}, which this spanreplay cannot make: "
+            "the run was recorded in another language, or by a newer spanreplay",
+            hint="replay it with a client in its language, see docs/other-languages.md; or upgrade spanreplay",
+        )
 
 
 @contextmanager
