@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime, timezone
+from urllib.parse import urlsplit
 
 import chdb
+import clickhouse_connect
 import pytest
 from click.testing import CliRunner
 
@@ -16,12 +18,12 @@ from spanreplay.model.errors import RunNotFound, StoreError
 from spanreplay.recording.catalog import RunQuery
 from spanreplay.recording.model_drift import DriftQuery
 from spanreplay_collector.cli import migrate as migrate_command
-from spanreplay_collector.store.cluster import for_cluster
+from spanreplay_collector.store.cluster import CLUSTER_SETTINGS, apply_cluster_settings, for_cluster
 from spanreplay_collector.store.migrate import read_migrations
 from spanreplay_collector.store.store import Store
 from support.clickhouse_cluster import CLUSTER
 from support.runs import make_payload, make_recording
-from support.stores import Front, fresh_chdb_url, fresh_database
+from support.stores import PASSWORD, Front, fresh_chdb_url, fresh_database
 
 NOW_NS = int(datetime(2100, 1, 1, tzinfo=timezone.utc).timestamp()) * 1_000_000_000
 TENANTS = ("acme", "globex")
@@ -152,3 +154,21 @@ def test_c8_tenants_of_a_cluster_never_see_each_other(store: Store) -> None:
     store.erase("globex", [run.run_id, alone.run_id])
     assert {each.root.run_id for each in store.search("acme", RunQuery())} == {run.run_id, alone.run_id}
     assert len(store.read_run("acme", run.run_id)) == 3
+
+
+def test_c8_a_user_who_may_set_nothing_is_not_asked_to(cluster_front: Front) -> None:
+    """Settings of a cluster go only to a server that knows them and lets this user set them."""
+    address = urlsplit(cluster_front.url("default"))
+    client = clickhouse_connect.get_client(
+        host=str(address.hostname), port=int(address.port or 0), username="default", password=PASSWORD
+    )
+    known = client.server_settings
+    name = next(iter(CLUSTER_SETTINGS))
+    client.server_settings = {name: known[name]._replace(readonly=1)}  # as a server tells a user who may only read
+    apply_cluster_settings(client)
+    assert all(client.get_client_setting(each) is None for each in CLUSTER_SETTINGS)
+    client.server_settings = known
+    apply_cluster_settings(client)
+    assert {each: client.get_client_setting(each) for each in CLUSTER_SETTINGS} == {
+        each: str(value) for each, value in CLUSTER_SETTINGS.items()
+    }

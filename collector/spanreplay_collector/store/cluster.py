@@ -17,7 +17,7 @@ from clickhouse_connect.driver.client import Client
 
 from spanreplay.model.errors import ConfigError, StoreError
 
-__all__ = ["CLUSTER_SETTINGS", "alter", "checked_cluster", "find_cluster", "for_cluster", "on_cluster"]
+__all__ = ["CLUSTER_SETTINGS", "alter", "apply_cluster_settings", "checked_cluster", "find_cluster", "for_cluster", "on_cluster"]
 
 CLUSTER_SETTINGS: Final = {
     # An insert returns when the shards have the rows, so that a segment of the log may go.
@@ -61,6 +61,17 @@ def on_cluster(cluster: str) -> str:
 def alter(cluster: str, table: str) -> str:
     """The beginning of an ALTER of a table's rows, on every shard of a cluster."""
     return f"ALTER TABLE {table}_local{on_cluster(cluster)}" if cluster else f"ALTER TABLE {table}"
+
+
+def apply_cluster_settings(client: Client) -> None:
+    """Set what Distributed tables need, as far as this server knows it and lets this user set it.
+
+    An older server, and a user who may only read, refuse every query with such a setting; one server needs none.
+    """
+    for name, value in CLUSTER_SETTINGS.items():
+        known = client.server_settings.get(name)
+        if known is not None and not known.readonly:
+            client.set_client_setting(name, value)
 
 
 def find_cluster(client: Client, database: str) -> str:

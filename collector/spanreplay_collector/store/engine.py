@@ -20,7 +20,7 @@ from clickhouse_connect.driver.exceptions import ClickHouseError, OperationalErr
 from spanreplay.model.errors import ConfigError, StoreError, StoreLocked
 from spanreplay.model.how_to_install import install_command
 from spanreplay.model.private import make_private
-from spanreplay_collector.store.cluster import CLUSTER_SETTINGS
+from spanreplay_collector.store.cluster import apply_cluster_settings
 
 __all__ = ["Engine", "StoreAddress", "parse_address"]
 
@@ -202,7 +202,7 @@ class Engine:
                     # A packaged file: all handles of a process must name the same config file.
                     chdb_options={"config-file": str(SCHEMA_DIR / "chdb.xml")},
                 )
-            return clickhouse_connect.get_client(
+            client = clickhouse_connect.get_client(
                 interface=address.scheme,
                 host=address.host,
                 port=address.port,
@@ -213,8 +213,9 @@ class Engine:
                 # A session would allow one query at a time; a parameter in the URL has a length limit.
                 autogenerate_session_id=False,
                 form_encode_query_params=True,
-                settings=dict(CLUSTER_SETTINGS),
             )
+            apply_cluster_settings(client)
+            return client
         except ClickHouseError as exc:
             raise self._explained(exc) from exc
         except ImportError as exc:
