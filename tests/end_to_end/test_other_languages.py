@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import secrets
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -179,6 +182,20 @@ def test_n18_run_of_another_language_is_not_started_here(
     assert f"run {source} has calls whose keys are of 'request/1'" in result.stderr
     assert "docs/other-languages.md" in result.stderr
     assert not (tmp_path / "started").exists()
+
+
+def test_n18_run_of_another_language_is_not_replayed_by_a_block(server: UpServer, tmp_path: Path) -> None:
+    """`spanreplay.replay` refuses it too, instead of calling the program diverged."""
+    server.export(_export().SerializeToString())
+    source = CASES["replays"][0]["run_id"]
+    program = f"import spanreplay\nwith spanreplay.replay({source!r}):\n    print('started')\n"
+    environ = {"PATH": os.defpath, "HOME": str(tmp_path), "SPANREPLAY_ENDPOINT": server.endpoint}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "has calls whose keys are of 'request/1'" in done.stderr
+    assert done.stdout == ""
 
 
 def test_n18_node_client_plays_every_case(server: UpServer, tmp_path: Path) -> None:

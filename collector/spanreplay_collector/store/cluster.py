@@ -17,7 +17,15 @@ from clickhouse_connect.driver.client import Client
 
 from spanreplay.model.errors import ConfigError, StoreError
 
-__all__ = ["CLUSTER_SETTINGS", "alter", "apply_cluster_settings", "checked_cluster", "find_cluster", "for_cluster", "on_cluster"]
+__all__ = [
+    "CLUSTER_SETTINGS",
+    "alter",
+    "apply_cluster_settings",
+    "checked_cluster",
+    "find_cluster",
+    "for_cluster",
+    "on_cluster",
+]
 
 CLUSTER_SETTINGS: Final = {
     # An insert returns when the shards have the rows, so that a segment of the log may go.

@@ -284,8 +284,9 @@ class ReplayBlock(_Block):
         return self
 
     def _check(self, recording: Recording) -> None:
-        from spanreplay.replayer.resolve.directions import check_plan, check_strict
+        from spanreplay.replayer.resolve.directions import check_keys, check_plan, check_strict
 
+        check_keys(recording)
         if self.plan.resume is not None:
             raise ConfigError("a run is resumed in a process of its own", hint="spanreplay resume RUN --input ANSWER")
         check_plan(self.plan, recording)

@@ -12,6 +12,7 @@ from spanreplay.model import config, guard
 from spanreplay.model.call import Recording
 from spanreplay.recording.source import load_beside, load_newest, load_source
 from spanreplay.replayer.resolve.background import Background
+from spanreplay.replayer.resolve.directions import check_keys
 from spanreplay.replayer.resolve.extent import Extent
 from spanreplay.replayer.resolve.plan import Plan, read_plan
 from spanreplay.replayer.resolve.session import Session
@@ -55,6 +56,7 @@ def make_session(
 ) -> Session:
     """Build the session of a recording from `source`, preceded by these earlier units. Raises: SpanreplayError."""
     given.load()
+    check_keys(recording)
     started = with_start(recording, lambda run_id: _load_process(source, run_id))
     warm = with_earlier(started.recording, earlier, lambda run_id: load_beside(source, run_id))
     session = Session(warm.recording, plan, folders)

@@ -33,9 +33,9 @@ from spanreplay.cli.terminal import open_console, say
 from spanreplay.model import config
 from spanreplay.model.call import Recording
 from spanreplay.model.errors import ConfigError, SourceError, SpanreplayError
-from spanreplay.model.keyspec import KEYSPECS
 from spanreplay.recording.catalog import Catalog
 from spanreplay.recording.derived import describe_origin
+from spanreplay.replayer.resolve.directions import check_keys
 from spanreplay.replayer.resolve.plan import COMPARABLE
 from spanreplay.report.json import dump, parse
 from spanreplay.report.shape import EXIT_STATUS, SCHEMA, Verdict
@@ -97,24 +97,13 @@ def open_source(source: str, folder: Path, warm: int = 0) -> Source:
 
         path = Path(source).absolute()
         recording = load_file(path)
-        _check_keys(recording)
+        check_keys(recording)
         return Source(str(path), recording, earlier=earlier.find_beside(path, recording, warm) if warm else ())
     is_at_service = bool(config.read_setting("SPANREPLAY_ENDPOINT"))
     with runs.open_catalog() as catalog:
         found = _from_catalog(catalog, source, folder, is_at_service=is_at_service, warm=warm)
-    _check_keys(found.recording)
+    check_keys(found.recording)
     return found
-
-
-def _check_keys(recording: Recording) -> None:
-    """Refuse before the agent starts: a program in another language would not be replayed but run live."""
-    unknown = next((call.keyspec for call in recording.calls if call.keyspec and call.keyspec not in KEYSPECS), "")
-    if unknown:
-        raise ConfigError(
-            f"run {recording.run_id} has calls whose keys are of {unknown!r}, which this spanreplay cannot make: "
-            "the run was recorded in another language, or by a newer spanreplay",
-            hint="replay it with a client in its language, see docs/other-languages.md; or upgrade spanreplay",
-        )
 
 
 @contextmanager

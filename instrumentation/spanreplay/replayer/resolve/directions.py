@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.model.call import CallRecord, Kind, Outcome, Recording
 from spanreplay.model.errors import ConfigError
+from spanreplay.model.keyspec import KEYSPECS
 from spanreplay.replayer.resolve.budget import is_paid
 from spanreplay.replayer.resolve.plan import SERVE, STUB, Plan, PlannedCall, Rule
 from spanreplay.runtime.edits.apply_patch import patch_request, patch_response
@@ -213,4 +214,18 @@ def check_plan(plan: Plan, recording: Recording) -> None:
         last = recording.calls[-1].number
         raise ConfigError(
             f"--to {plan.stop_at}: the recording's last call is {last}", hint="spanreplay show lists them"
+        )
+
+
+def check_keys(recording: Recording) -> None:
+    """Refuse a run with calls that no Python agent can make: one in another language would run live, not be replayed.
+
+    Raises: ConfigError.
+    """
+    unknown = next((call.keyspec for call in recording.calls if call.keyspec and call.keyspec not in KEYSPECS), "")
+    if unknown:
+        raise ConfigError(
+            f"run {recording.run_id} has calls whose keys are of {unknown!r}, which this spanreplay cannot make: "
+            "the run was recorded in another language, or by a newer spanreplay",
+            hint="replay it with a client in its language, see docs/other-languages.md; or upgrade spanreplay",
         )
