@@ -112,6 +112,12 @@ def test_s44_what_cannot_be_hidden_is_refused(provider: Provider, workplace: Wor
     assert refused.returncode == 2
     assert "need --anonymous" in refused.stderr
     assert not list(workplace.path.glob("*.replay"))
+    bytes_of = AGENT.replace('"orders": [1, 2]', '"photo": bytes([0, 255]) + b"Ann Miller"')
+    workplace.record(workplace.write("agent.py", bytes_of))
+    refused = workplace.run("export", "latest", "--anonymous", "--hide", "Ann Miller")
+    assert refused.returncode == 1
+    assert "cannot hide 'Ann Miller' in call 1 (tool:find_customer)" in refused.stderr
+    assert not list(workplace.path.glob("*.replay"))
     done = workplace.run("export", "latest", "--anonymous", "--hide", "Nobody Here", "-o", "x.replay")
     assert "not in this run, so nothing was hidden: 'Nobody Here'" in done.stderr
 

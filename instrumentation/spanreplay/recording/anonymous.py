@@ -30,6 +30,7 @@ __all__ = ["VALUE_CHARACTERS_MIN", "Anonymous", "anonymise", "find_field_values"
 VALUE_CHARACTERS_MIN: Final = 3
 VALUES_MAX: Final = 1000
 _JSON_DEPTH_MAX: Final = 6
+_BASE64: Final = re.compile(r"[A-Za-z0-9+/_-]+={0,2}")
 _OF_THE_ORIGINAL: Final = ("signature", "failures")
 
 
@@ -91,25 +92,12 @@ class Anonymous:
     def _chunks(self, chunks: list[Any]) -> list[Any]:
         texts = [chunk[1] if isinstance(chunk[1], str) else "" for chunk in chunks]
         changed = [self._in_short_texts(text) for text in self._redactor.chunks(texts)]
-        for chunk in chunks:
-            if not isinstance(chunk[1], str):
-                self._refuse_in_bytes(chunk[1])
         return [
-            [chunk[0], text if isinstance(chunk[1], str) else chunk[1], *chunk[2:]]
+            [chunk[0], text if isinstance(chunk[1], str) else self.value(chunk[1]), *chunk[2:]]
             for chunk, text in zip(chunks, changed, strict=True)
         ]
 
-    def _refuse_in_bytes(self, stored: Any) -> None:
-        """Raises: SpanreplayError if a binary part of a body holds a value, which can't be replaced there."""
-        written = "".join(each for each in _list_texts(stored))
-        try:
-            raw = base64.b64decode(written, validate=True)
-        except ValueError:
-            raw = written.encode("utf-8", "surrogatepass")
-        if any(value.encode("utf-8", "surrogatepass") in raw for value in self._tokens):
-            raise SpanreplayError("a binary body holds a value that was to be hidden", hint="export the run without it")
-
-    def _in_short_texts(self, value: Any, depth: int = 0) -> Any:
+    def _in_short_texts(self, value: Any) -> Any:
         """Replace what redaction leaves alone because no secret is that short, and keep count of what was replaced."""
         if isinstance(value, str):
             found = value if self._pattern is None else self._pattern.sub(lambda m: self._tokens[m.group()], value)
@@ -123,12 +111,15 @@ class Anonymous:
         return value
 
     def check(self, recording: Recording) -> None:
-        """Raises: SpanreplayError if a value is still in the recording, in any text that a person could read."""
+        """Raises: SpanreplayError if a value is still in the recording, in a text or in bytes."""
         for place, text in _list_places(recording):
             readable = "\n".join(_read_texts(text))
             left = None if self._pattern is None else self._pattern.search(readable)
             if left is not None:
-                raise SpanreplayError(f"a value that was to be hidden is still in {place}", hint="report this defect")
+                raise SpanreplayError(
+                    f"cannot hide {left.group()!r} in {place}: there it is part of data that is no text",
+                    hint="export a run without such data, or leave this text out of what is hidden",
+                )
 
 
 def anonymise(recording: Recording, values: Collection[str]) -> tuple[Recording, Mapping[str, str]]:
@@ -140,12 +131,7 @@ def anonymise(recording: Recording, values: Collection[str]) -> tuple[Recording,
     root = recording.root
     people = {value for value in (root.user_id, root.session_id) if len(value.strip()) >= VALUE_CHARACTERS_MIN}
     anonymous = Anonymous(sorted({*values, *people}))
-    calls = []
-    for call in recording.calls:
-        try:
-            calls.append(_anonymise_call(call, anonymous))
-        except SpanreplayError as exc:
-            raise SpanreplayError(f"call {call.number} ({call.boundary}): {exc}", hint=exc.hint) from None
+    calls = [_anonymise_call(call, anonymous) for call in recording.calls]
     env = {**anonymous.value(dict(root.env)), names.REDACTION_KEY: anonymous.fingerprint}
     manifest = {name: each for name, each in root.manifest.items() if name not in _OF_THE_ORIGINAL}
     changed = replace(
@@ -241,8 +227,16 @@ def _read_texts(text: str, depth: int = 0) -> Iterator[str]:
             yield from _read_texts(each, depth + 1)
         else:
             yield each
+            yield _read_bytes(each)
     if isinstance(value, dict) and isinstance(value.get("chunks"), list):
         yield "".join(chunk[1] for chunk in value["chunks"] if isinstance(chunk[1], str))
+
+
+def _read_bytes(text: str) -> str:
+    """The content of a text that is base64, as far as it is text; '' for any other."""
+    if len(text) % 4 or not _BASE64.fullmatch(text):
+        return ""
+    return base64.b64decode(text, altchars=b"-_" if "-" in text or "_" in text else None).decode("utf-8", "replace")
 
 
 def _list_texts(value: Any) -> Iterator[str]:
