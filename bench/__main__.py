@@ -24,6 +24,7 @@ NAMES: Final = (
     "resolve",
     "load",
     "diff",
+    "ticket",
     "vcr",
     "threads",
     "levels",
