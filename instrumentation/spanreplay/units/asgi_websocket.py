@@ -15,7 +15,8 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from contextlib import AbstractContextManager
+from typing import Any, Final, Protocol
 
 from spanreplay.model import guard
 from spanreplay.model.call import Effect, Kind, Outcome
@@ -36,15 +37,37 @@ from spanreplay.units.asgi_messages import (
 )
 from spanreplay.units.unit_run import UnitRun
 
-__all__ = ["RecordedSession", "ReplayedSession", "build_message", "describe_message", "record_end"]
+__all__ = [
+    "LOST",
+    "RecordedSession",
+    "ReplayedSession",
+    "Session",
+    "build_message",
+    "describe_message",
+    "describe_received",
+    "describe_sent",
+    "nothing_comes",
+    "receive_message",
+    "record_end",
+]
 
 _KIND: Final = Kind.HTTP.value
 _PART: Final = "a websocket session"
 REQUEST, CANCELLED = "request", "cancelled"
 RECEIVE, SEND, END = "websocket.receive", "websocket.send", "websocket.end"
-_LOST: Final = "a message of this session could not be recorded"
+LOST: Final = "a message of this session could not be recorded"
 _FRAMES: Final = ("text", "bytes")
 _FRAME, _HEADERS, _OPAQUE = "frame", "headers", "body"
+
+
+class Session(Protocol):
+    """A request that was upgraded to a session."""
+
+    def inside(self) -> AbstractContextManager[object]:
+        """A block whose calls belong to the session."""
+
+    def hole(self, reason: str) -> None:
+        """Note that the recording of the session is incomplete."""
 
 
 def describe_message(message: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
@@ -80,14 +103,51 @@ def build_message(described: Mapping[str, Any]) -> Message:
     return message
 
 
-def _describe_received(name: str) -> FunctionCall:
+def describe_received(name: str = RECEIVE) -> FunctionCall:
+    """Describe what comes in as a call."""
     return FunctionCall(_KIND, name, Effect.READ.value, {}, prints=False)
+
+
+def describe_sent(arguments: Mapping[str, Any], name: str = SEND) -> FunctionCall:
+    """Describe what goes out as a call."""
+    return FunctionCall(_KIND, name, Effect.WRITE.value, dict(arguments), prints=False)
+
+
+async def receive_message(
+    session: Session,
+    receive: Callable[[], Awaitable[Any]],
+    describe: Callable[[Any], tuple[dict[str, Any], bool]],
+    keeps: Callable[[BaseException], bool],
+) -> Any:
+    """Receive a message, or the exception that ends the wait, and record it. Raises: that exception.
+
+    `describe` returns what came as a value, and whether it is complete; `keeps` says which exceptions are recorded.
+    """
+    came: list[Any] = []
+
+    async def take() -> dict[str, Any]:
+        try:
+            came.append(await receive())
+        except BaseException as exc:
+            if not keeps(exc):
+                raise
+            came.append(exc)
+        found = guard.guarded(_PART, describe, came[0])
+        if found is None or not found[1]:
+            session.hole(LOST)
+        return {} if found is None else found[0]
+
+    with session.inside():
+        await call_async(describe_received, take)
+    if isinstance(came[0], BaseException):
+        raise came[0]
+    return came[0]
 
 
 def record_end(raised: BaseException | None) -> None:
     """Record how the application finished a session."""
     arguments = {} if raised is None else {"raised": f"{type(raised).__module__}.{type(raised).__qualname__}"}
-    call_sync(lambda: FunctionCall(_KIND, END, Effect.WRITE.value, arguments, prints=False), lambda: None)
+    call_sync(lambda: describe_sent(arguments, END), lambda: None)
 
 
 class RecordedSession:
@@ -105,7 +165,7 @@ class RecordedSession:
         note_units((scope.get("server") or (None, None))[1])
         described = describe_scope(scope)
         caller.look_at_caller(self._run, scope.get("headers") or (), lambda: described)
-        call_sync(lambda: _describe_received(REQUEST), lambda: described)
+        call_sync(lambda: describe_received(REQUEST), lambda: described)
 
     async def receive(self) -> Message:
         """Receive the next message from the server and record it."""
@@ -115,12 +175,12 @@ class RecordedSession:
             came.append(await self._receive())
             described = guard.guarded(_PART, self._describe_received, came[0])
             if described is None:
-                self._run.hole(_LOST)
+                self._run.hole(LOST)
                 return {}
             return described
 
         with inside_lane(self._run.root_lane):
-            await call_async(lambda: _describe_received(RECEIVE), take)
+            await call_async(describe_received, take)
         return came[0]
 
     def _describe_received(self, message: Message) -> dict[str, Any]:
@@ -133,7 +193,7 @@ class RecordedSession:
         """Record a message and send it, including the server's error if the client has disconnected."""
         found = guard.guarded(_PART, describe_message, message)
         if found is None:
-            self._run.hole(_LOST)
+            self._run.hole(LOST)
             await self._send(message)
             return
         function_call = FunctionCall(_KIND, SEND, Effect.WRITE.value, found[0], prints=False)
@@ -146,7 +206,7 @@ class RecordedSession:
         try:
             with inside_lane(self._run.root_lane):
                 if is_by_server:
-                    call_sync(lambda: _describe_received(CANCELLED), lambda: None)
+                    call_sync(lambda: describe_received(CANCELLED), lambda: None)
                 record_end(raised)
         finally:
             if is_by_server:
@@ -163,13 +223,13 @@ class ReplayedSession:
     async def receive(self) -> Message:
         """Return the next recorded message once its turn comes. Raises: ReplayMiss if there is none."""
         with inside_lane(self._lane):
-            return build_message(await call_async(lambda: _describe_received(RECEIVE), _nothing))
+            return build_message(await call_async(describe_received, nothing_comes))
 
     async def send(self, message: Message) -> None:
         """Compare a message that the application sends. Raises: ReplayMiss, or the error the server raised."""
         function_call = FunctionCall(_KIND, SEND, Effect.WRITE.value, describe_message(message)[0], prints=False)
         with inside_lane(self._lane):
-            await call_async(lambda: function_call, _nothing)
+            await call_async(lambda: function_call, nothing_comes)
 
     def end(self, raised: BaseException | None) -> None:
         """Compare how the application finished. Raises: ReplayMiss."""
@@ -177,5 +237,6 @@ class ReplayedSession:
             record_end(raised)
 
 
-async def _nothing() -> Any:
+async def nothing_comes() -> Any:
+    """Answer a call that a replay must have in its recording. Raises: ReplayMiss."""
     raise ReplayMiss("a message can't come in live")

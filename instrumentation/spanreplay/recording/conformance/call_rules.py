@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from spanreplay.model import attributes as names
@@ -56,27 +56,25 @@ def _type(value: Any) -> str:
 
 
 def check_kind(run: ExportedRun) -> Iterator[Finding]:
-    for each in run.calls:
-        if each.attributes.get(names.KIND) not in _KINDS:
-            yield _at(each, names.KIND, _value(each, names.KIND))
+    return _check_value(run, names.KIND, _KINDS.__contains__)
 
 
 def check_name(run: ExportedRun) -> Iterator[Finding]:
-    for each in run.calls:
-        if not each.attributes.get(names.NAME):
-            yield _at(each, names.NAME, _value(each, names.NAME))
+    return _check_value(run, names.NAME, bool)
 
 
 def check_effect(run: ExportedRun) -> Iterator[Finding]:
-    for each in run.calls:
-        if each.attributes.get(names.EFFECT) not in _EFFECTS:
-            yield _at(each, names.EFFECT, _value(each, names.EFFECT))
+    return _check_value(run, names.EFFECT, _EFFECTS.__contains__)
 
 
 def check_outcome(run: ExportedRun) -> Iterator[Finding]:
+    return _check_value(run, names.OUTCOME, _ENDED.__contains__)
+
+
+def _check_value(run: ExportedRun, name: str, is_valid: Callable[[Any], bool]) -> Iterator[Finding]:
     for each in run.calls:
-        if each.attributes.get(names.OUTCOME) not in _ENDED:
-            yield _at(each, names.OUTCOME, _value(each, names.OUTCOME))
+        if not is_valid(each.attributes.get(name)):
+            yield _at(each, name, _value(each, name))
 
 
 def check_payload(run: ExportedRun) -> Iterator[Finding]:

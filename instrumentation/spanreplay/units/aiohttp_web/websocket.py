@@ -15,11 +15,20 @@ from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol
 
 from spanreplay.model import guard
-from spanreplay.model.call import Effect, Kind
+from spanreplay.model.call import Kind
 from spanreplay.model.errors import ReplayMiss
-from spanreplay.runtime.calls.function_calls import FunctionCall, call_async, call_sync
+from spanreplay.runtime.calls.function_calls import call_async, call_sync
 from spanreplay.units.asgi_messages import describe_headers
-from spanreplay.units.asgi_websocket import END, RECEIVE, SEND, build_message, describe_message
+from spanreplay.units.asgi_websocket import (
+    LOST,
+    build_message,
+    describe_message,
+    describe_received,
+    describe_sent,
+    nothing_comes,
+    receive_message,
+)
+from spanreplay.units.asgi_websocket import record_end as record_session_end
 from spanreplay.units.http_exchange import PART
 
 __all__ = ["Session", "record_end", "take_over"]
@@ -27,7 +36,6 @@ __all__ = ["Session", "record_end", "take_over"]
 _KIND: Final = Kind.HTTP.value
 _TYPE, _EXTRA, _CODE = "type", "extra", "code"
 _ENDED, _BROKEN = "EOF", "PROTOCOL_ERROR"
-_LOST: Final = "a message of this session could not be recorded"
 _UNKNOWN: Final = "this version of aiohttp sends messages in a way that is not recorded"
 
 
@@ -58,7 +66,7 @@ def take_over(response: Any, exchange: Session) -> None:
     headers = [each for each in headers if not (exchange.is_dated_by_server and each[0].lower() == b"date")]
     arguments = {_TYPE: "websocket.accept", "headers": describe_headers(headers)}
     with exchange.inside():
-        exchange.note(call_sync, lambda: _describe_sent(arguments), lambda: None)
+        exchange.note(call_sync, lambda: describe_sent(arguments), lambda: None)
     if not hasattr(response._writer, "send_frame"):
         exchange.hole(_UNKNOWN)
         return
@@ -70,21 +78,8 @@ def take_over(response: Any, exchange: Session) -> None:
 
 def record_end(exchange: Session, raised: BaseException | None) -> None:
     """Record how the application finished the session."""
-    arguments = {} if raised is None else {"raised": f"{type(raised).__module__}.{type(raised).__qualname__}"}
     with exchange.inside():
-        call_sync(lambda: _describe_sent(arguments, END), lambda: None)
-
-
-def _describe_sent(arguments: Mapping[str, Any], name: str = SEND) -> FunctionCall:
-    return FunctionCall(_KIND, name, Effect.WRITE.value, dict(arguments), prints=False)
-
-
-def _describe_received() -> FunctionCall:
-    return FunctionCall(_KIND, RECEIVE, Effect.READ.value, {}, prints=False)
-
-
-async def _nothing() -> Any:
-    raise ReplayMiss("a message can't come in live")
+        record_session_end(raised)
 
 
 class _Side:
@@ -105,26 +100,12 @@ class _Reader(_Side):
 
     async def read(self) -> Any:
         """Return the next message. Raises: the connection's exception when it ends."""
-        if not self._exchange.is_recorded:
-            with self._exchange.inside():
-                return _build(await call_async(_describe_received, _nothing))
-        came: list[Any] = []
-
-        async def take() -> dict[str, Any]:
-            try:
-                came.append(await self._side.read())
-            except Exception as exc:  # noqa: BLE001 -- re-raised to the application below
-                came.append(exc)
-            found = guard.guarded(PART, _describe, came[0])
-            if found is None or not found[1]:
-                self._exchange.hole(_LOST)
-            return {} if found is None else found[0]
-
+        if self._exchange.is_recorded:
+            return await receive_message(
+                self._exchange, self._side.read, _describe, lambda exc: isinstance(exc, Exception)
+            )
         with self._exchange.inside():
-            await call_async(_describe_received, take)
-        if isinstance(came[0], Exception):
-            raise came[0]
-        return came[0]
+            return _build(await call_async(describe_received, nothing_comes))
 
 
 class _Writer(_Side):
@@ -153,13 +134,13 @@ class _Writer(_Side):
             return
         found = guard.guarded(PART, describe_message, frame)
         if found is None:
-            self._exchange.hole(_LOST)
+            self._exchange.hole(LOST)
             await send(*args, **kwargs)
             return
         is_recorded = self._exchange.is_recorded
         with self._exchange.inside():
-            function_call = _describe_sent(found[0])
-            await call_async(lambda: function_call, lambda: send(*args, **kwargs) if is_recorded else _nothing())
+            function_call = describe_sent(found[0])
+            await call_async(lambda: function_call, lambda: send(*args, **kwargs) if is_recorded else nothing_comes())
 
 
 def _describe(came: Any) -> tuple[dict[str, Any], bool]:

@@ -12,16 +12,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from importlib import import_module
 from typing import Any, Final, Protocol
 
-from spanreplay.model import guard
-from spanreplay.model.call import Effect, Kind
-from spanreplay.model.errors import ReplayMiss
-from spanreplay.runtime.calls.function_calls import FunctionCall, call_async, call_sync
-from spanreplay.units.asgi_websocket import RECEIVE, SEND, build_message, describe_message
-from spanreplay.units.http_exchange import PART
+from spanreplay.model.call import Kind
+from spanreplay.runtime.calls.function_calls import call_async, call_sync
+from spanreplay.units.asgi_websocket import Session as Connection
+from spanreplay.units.asgi_websocket import (
+    build_message,
+    describe_message,
+    describe_received,
+    describe_sent,
+    nothing_comes,
+    receive_message,
+)
 
 __all__ = ["Session"]
 
@@ -29,19 +33,10 @@ _KIND: Final = Kind.HTTP.value
 _TYPE: Final = "type"
 _MESSAGE, _BURST, _NOTHING = "websocket.receive", "burst", "nothing"
 _CLOSED, _ENDED = "websocket.disconnect", "cancelled"
-_LOST: Final = "a message of this session could not be recorded"
 
 
-class _Connection(Protocol):
-    """The request that was upgraded to a session."""
-
+class _Connection(Connection, Protocol):
     is_gone: bool
-
-    def inside(self) -> AbstractContextManager[object]:
-        """A block whose calls belong to the session."""
-
-    def hole(self, reason: str) -> None:
-        """Note that the recording of the session is incomplete."""
 
 
 class Session:
@@ -62,7 +57,7 @@ class Session:
         """Record the handshake."""
         arguments = {_TYPE: "websocket.accept", "subprotocol": self._websocket.subprotocol}
         with self._exchange.inside():
-            call_sync(lambda: _describe_sent(arguments), lambda: None)
+            call_sync(lambda: describe_sent(arguments), lambda: None)
 
     async def recv(self, timeout: float | None = None) -> Any:
         """Return the next message; None after a timeout. Raises: what Sanic raises when the client has closed."""
@@ -91,30 +86,14 @@ class Session:
             return
 
     async def _receive(self, receive: Callable[[], Awaitable[Any]]) -> Any:
-        if not self._is_recorded:
-            with self._exchange.inside():
-                return _build(await call_async(_describe_received, _nothing))
-        came: list[Any] = []
-
-        async def take() -> dict[str, Any]:
-            try:
-                came.append(await receive())
-            except asyncio.CancelledError as exc:
-                if self._exchange.is_gone:
-                    raise
-                came.append(exc)
-            except Exception as exc:  # noqa: BLE001 -- re-raised to the application below
-                came.append(exc)
-            found = guard.guarded(PART, _describe, came[0])
-            if found is None or not found[1]:
-                self._exchange.hole(_LOST)
-            return {} if found is None else found[0]
-
+        if self._is_recorded:
+            return await receive_message(self._exchange, receive, _describe, self._keeps)
         with self._exchange.inside():
-            await call_async(_describe_received, take)
-        if isinstance(came[0], BaseException):
-            raise came[0]
-        return came[0]
+            return _build(await call_async(describe_received, nothing_comes))
+
+    def _keeps(self, exc: BaseException) -> bool:
+        """Whether the end of a wait comes from the client or a timeout, not from the end of the session."""
+        return isinstance(exc, Exception) or (isinstance(exc, asyncio.CancelledError) and not self._exchange.is_gone)
 
     async def send(self, message: Any) -> None:
         """Send a message."""
@@ -143,20 +122,12 @@ class Session:
 
         arguments = describe_message(described)[0]
         with self._exchange.inside():
-            await call_async(lambda: _describe_sent(arguments), pass_on if self._is_recorded else _nothing)
+            await call_async(lambda: describe_sent(arguments), pass_on if self._is_recorded else nothing_comes)
 
 
 def _closed_ok() -> type[Exception]:
     found: type[Exception] = import_module("websockets.exceptions").ConnectionClosedOK
     return found
-
-
-def _describe_sent(arguments: Mapping[str, Any]) -> FunctionCall:
-    return FunctionCall(_KIND, SEND, Effect.WRITE.value, dict(arguments), prints=False)
-
-
-def _describe_received() -> FunctionCall:
-    return FunctionCall(_KIND, RECEIVE, Effect.READ.value, {}, prints=False)
 
 
 def _describe(came: Any) -> tuple[dict[str, Any], bool]:
@@ -186,7 +157,3 @@ def _build(described: Mapping[str, Any]) -> Any:
         raise import_module("sanic.exceptions").WebsocketClosed(described["reason"])
     message = build_message(described)
     return message["text"] if "text" in message else message["bytes"]
-
-
-async def _nothing() -> Any:
-    raise ReplayMiss("a message can't come in live")

@@ -20,10 +20,16 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from spanreplay.model import guard
-from spanreplay.model.call import Effect, Kind
-from spanreplay.model.errors import ReplayMiss
-from spanreplay.runtime.calls.function_calls import FunctionCall, call_async, call_sync
-from spanreplay.units.asgi_websocket import RECEIVE, SEND, build_message, describe_message
+from spanreplay.model.call import Kind
+from spanreplay.runtime.calls.function_calls import call_async, call_sync
+from spanreplay.units.asgi_websocket import (
+    LOST,
+    build_message,
+    describe_message,
+    describe_received,
+    describe_sent,
+    nothing_comes,
+)
 from spanreplay.units.http_exchange import PART
 from spanreplay.units.tornado_web.exchange import Exchange, RecordedExchange
 
@@ -32,7 +38,6 @@ __all__ = ["SilentStream", "install_sessions"]
 _KIND: Final = Kind.HTTP.value
 _TYPE: Final = "type"
 _DISCONNECT: Final = "websocket.disconnect"
-_LOST: Final = "a message of this session could not be recorded"
 _UNSENT: Final = "a message of this session could not be sent after the application had gone on: a replay does not know"
 
 
@@ -84,13 +89,9 @@ def _end(wrapped: Any, handler: Any, args: Any, kwargs: Any) -> Any:
 def _note_received(exchange: RecordedExchange, message: Mapping[str, Any]) -> None:
     described, is_whole = describe_message(message)
     if not is_whole:
-        exchange.hole(_LOST)
+        exchange.hole(LOST)
     with exchange.inside():
-        call_sync(_describe_received, lambda: described)
-
-
-def _describe_received() -> FunctionCall:
-    return FunctionCall(_KIND, RECEIVE, Effect.READ.value, {}, prints=False)
+        call_sync(describe_received, lambda: described)
 
 
 async def _receive(wrapped: Any, protocol: Any, args: Any, kwargs: Any) -> Any:
@@ -102,7 +103,7 @@ async def _receive(wrapped: Any, protocol: Any, args: Any, kwargs: Any) -> Any:
     try:
         while not protocol.client_terminated:
             with exchange.inside():
-                message = build_message(await call_async(_describe_received, _nothing))
+                message = build_message(await call_async(describe_received, nothing_comes))
             if message[_TYPE] == _DISCONNECT:
                 code, reason = message["code"], message["reason"]
                 protocol.client_terminated = True
@@ -123,10 +124,6 @@ async def _work(protocol: Any, message: str | bytes) -> None:
     except (Exception, asyncio.CancelledError):  # noqa: BLE001 -- as Tornado, which closes the session
         protocol.handler.log_exception(*sys.exc_info())
         protocol._abort()
-
-
-async def _nothing() -> Any:
-    raise ReplayMiss("a message can't come in live")
 
 
 # ── what goes out ───────────────────────────────────────────────────────────────────────────────────
@@ -168,7 +165,7 @@ def _close(wrapped: Any, handler: Any, args: Any, kwargs: Any) -> Any:
 def _send(exchange: Exchange, message: Mapping[str, Any], send: Callable[[], None]) -> None:
     arguments = describe_message(message)[0]
     with exchange.inside():
-        call_sync(lambda: FunctionCall(_KIND, SEND, Effect.WRITE.value, arguments, prints=False), send)
+        call_sync(lambda: describe_sent(arguments), send)
 
 
 def _ping(wrapped: Any, protocol: Any, args: Any, kwargs: Any) -> Any:
