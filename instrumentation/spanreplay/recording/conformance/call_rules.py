@@ -12,9 +12,10 @@ from spanreplay.recording.conformance.finding import INTEGERS, NAMES, TEXTS, Fin
 from spanreplay.redact.engine import Redactor
 from spanreplay.redact.tokens import key_id_of
 
-_KINDS: Final = frozenset(kind.value for kind in Kind)
-_EFFECTS: Final = frozenset(effect.value for effect in Effect)
-_ENDED: Final = frozenset(outcome.value for outcome in Outcome) - {Outcome.OPEN.value}
+_KINDS: Final = tuple(kind.value for kind in Kind)
+_EFFECTS: Final = tuple(effect.value for effect in Effect)
+_ENDED: Final = tuple(outcome.value for outcome in Outcome if outcome is not Outcome.OPEN)
+"""Tuples: an attribute may be a list, which can't be looked up in a set."""
 _NO_KEY: Final = bytes(32)
 _OBJECTS: Final = (names.META, names.REDACTIONS, names.DIGESTS, names.ENV, names.MANIFEST)
 
@@ -56,7 +57,7 @@ def _type(value: Any) -> str:
 
 
 def check_kind(run: ExportedRun) -> Iterator[Finding]:
-    return _check_value(run, names.KIND, _KINDS.__contains__)
+    return _check_value(run, names.KIND, lambda value: value in _KINDS)
 
 
 def check_name(run: ExportedRun) -> Iterator[Finding]:
@@ -64,11 +65,11 @@ def check_name(run: ExportedRun) -> Iterator[Finding]:
 
 
 def check_effect(run: ExportedRun) -> Iterator[Finding]:
-    return _check_value(run, names.EFFECT, _EFFECTS.__contains__)
+    return _check_value(run, names.EFFECT, lambda value: value in _EFFECTS)
 
 
 def check_outcome(run: ExportedRun) -> Iterator[Finding]:
-    return _check_value(run, names.OUTCOME, _ENDED.__contains__)
+    return _check_value(run, names.OUTCOME, lambda value: value in _ENDED)
 
 
 def _check_value(run: ExportedRun, name: str, is_valid: Callable[[Any], bool]) -> Iterator[Finding]:

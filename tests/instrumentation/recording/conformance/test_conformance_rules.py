@@ -210,6 +210,35 @@ def test_n18_missing_attribute_is_found_on_every_span(run_id: str) -> None:
             assert full in set().union(*found.values()), (place, full, found)
 
 
+ODD: tuple[Any, ...] = (
+    [],
+    ["a"],
+    {"a": 1},
+    b"\xff",
+    1.5,
+    float("nan"),
+    True,
+    -(2**63),
+    "",
+    "\0",
+    '{"a":1}',
+    "[]",
+    "[[]]",
+    "1",
+)
+
+
+@pytest.mark.parametrize("place", [CHAT, REFUND, ROOT], ids=["chat", "refund", "root"])
+@pytest.mark.parametrize("name", sorted(name for name in NAMES if name.startswith("spanreplay.")))
+def test_n18_value_of_any_type_is_judged(place: int, name: str) -> None:
+    """Whatever a stranger's SDK puts into an attribute, the suite names what is wrong, and never fails itself."""
+    short = name.removeprefix("spanreplay.")
+    for value in ODD:
+        found = _judge(put(place, short, value))
+        if isinstance(value, (list, dict, bytes)):
+            assert name in found["types"], value
+
+
 def test_n18_equal_requests_with_other_keys_are_found() -> None:
     """A keyspec of one's own is free to leave fields out, and still gives equal requests one key."""
 
