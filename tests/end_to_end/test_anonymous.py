@@ -9,8 +9,11 @@ from typing import Final
 
 import httpx
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from spanreplay.recording.bundle import load_file
+from spanreplay.redact.sealed_values import SEALED
 from support.provider import Provider
 from support.replaying import TIMEOUT_S, Workplace
 from support.units import COMMAND, prepare, serve
@@ -24,7 +27,7 @@ client = OpenAI()
 
 @spanreplay.boundary("tool", name="find_customer", effect="read")
 def find_customer(number):
-    return {"name": "Ann Miller", "city": "Oslo", "note": '{"met": "Ann Miller and Bob"}', "orders": [1, 2]}
+    return {"name": "Ann Miller", "city": "Oslo", "note": '{"met": "Ann Miller and Bob"}', "orders": [1, 2], "mail": "ann@acme.example"}
 
 def ask(text, **more):
     messages = [{"role": "system", "content": "You work for Acme Bank."}, {"role": "user", "content": text}]
@@ -76,6 +79,25 @@ def test_s44_an_anonymous_export_names_nobody_and_replays(provider: Provider, wo
     assert "values that redaction hides" in [each["what"] for each in replayed.verdict["not_compared"]]
     assert "anonymous: " in replayed.stderr
     assert "it was recorded without a signing key" in workplace.run("verify", str(shared)).stdout
+
+
+def test_s44_an_anonymous_export_lacks_what_a_name_can_be_guessed_from(
+    provider: Provider, workplace: Workplace
+) -> None:
+    """Sealed values, digests of changed requests, the signature and its root hash stay with the original."""
+    key = Ed25519PrivateKey.generate().private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    (workplace.path / "signing.pem").write_bytes(key)
+    workplace.record(workplace.write("agent.py", AGENT), SPANREPLAY_SIGNING_KEY="signing.pem")
+    original, made = workplace.recording(), load_file(_export(workplace, *HIDE))
+    assert any(SEALED in call.meta for call in original.calls)
+    assert original.root.manifest["signature"]
+    changed = [(old, new) for old, new in zip(original.calls, made.calls, strict=True) if old.request != new.request]
+    assert len(changed) == 2
+    assert all(old.digests and not new.digests and old.key != new.key for old, new in changed)
+    assert not any(SEALED in call.meta for call in made.calls)
+    assert "signature" not in made.root.manifest
 
 
 @pytest.mark.parametrize(
