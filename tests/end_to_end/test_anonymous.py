@@ -27,7 +27,8 @@ client = OpenAI()
 
 @spanreplay.boundary("tool", name="find_customer", effect="read")
 def find_customer(number):
-    return {"name": "Ann Miller", "city": "Oslo", "note": '{"met": "Ann Miller and Bob"}', "orders": [1, 2], "mail": "ann@acme.example"}
+    note = '{"met": "Ann Miller and Bob"}'
+    return {"name": "Ann Miller", "city": "Oslo", "note": note, "orders": [1, 2], "mail": "ann@acme.example"}
 
 def ask(text, **more):
     messages = [{"role": "system", "content": "You work for Acme Bank."}, {"role": "user", "content": text}]
