@@ -125,6 +125,19 @@ def test_s44_another_person_is_found_in_an_anonymous_export(
     assert replayed.verdict["divergences"][0]["boundary"] == boundary, replayed.stderr
 
 
+def test_s44_a_program_that_computes_with_a_name_is_told_so(provider: Provider, workplace: Workplace) -> None:
+    """A pseudonym has another length than the name; the hint does not ask for a key that nobody has."""
+    source = AGENT.replace('open("letter.txt"', 'print("length", len(found["name"]))\nopen("letter.txt"')
+    agent = workplace.write("agent.py", source)
+    workplace.record(agent)
+    provider.stop()
+    replayed = workplace.replay(agent, source=str(_export(workplace, *HIDE)))
+    assert replayed.verdict["divergences"][0]["boundary"] == "process:stdout", replayed.stderr
+    assert "the agent was given tokens for what redaction hides" in replayed.stderr
+    assert "the program may compute with a text that this export hides" in replayed.stderr
+    assert "SPANREPLAY_REDACT_KEY" not in replayed.stderr
+
+
 def test_s44_what_cannot_be_hidden_is_refused(provider: Provider, workplace: Workplace) -> None:
     """A text that is too short is named, and one that the run lacks is told; nothing is written without --anonymous."""
     workplace.record(workplace.write("agent.py", AGENT))

@@ -39,6 +39,9 @@ _ENCODED: Final = "an encoded text"
 _PIECE_CHARACTERS_MIN: Final = 3
 """As `blame.FRAGMENT_CHARACTERS_MIN`: a fragment inside a token came from no other text of that call."""
 _USE_KEY: Final = "to give the agent the true values, set SPANREPLAY_REDACT_KEY to the key file of the recording"
+_HIDE_LESS: Final = (
+    "the program may compute with a text that this export hides: replay the original, or hide fewer texts"
+)
 _RECORD_AGAIN: Final = "the recording holds no true values: record it again, with SPANREPLAY_SEAL=true (the default)"
 
 
@@ -123,6 +126,8 @@ class Hidden:
 
     def remedy(self, fingerprint: str) -> str:
         """Return the user's remedy to give the agent the true values."""
+        if self.foreign.is_anonymous:
+            return _HIDE_LESS
         return _USE_KEY if self._is_keyed_otherwise(fingerprint) else _RECORD_AGAIN
 
     def _is_keyed_otherwise(self, fingerprint: str) -> bool:
