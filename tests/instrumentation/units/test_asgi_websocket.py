@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import spanreplay
 from spanreplay.model import config
-from spanreplay.units.asgi_websocket import build_message, describe_message
+from spanreplay.units.asgi_websocket import LOST, build_message, describe_message, receive_message
 
 MESSAGES: list[dict[str, Any]] = [
     {"type": "websocket.connect"},
@@ -47,3 +51,39 @@ def test_p2_a_message_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     described = [describe_message({"type": "websocket.send", "text": f"12345678{last}"}) for last in "xy"]
     assert [(found["bytes"], is_whole) for found, is_whole in described] == [(9, False), (9, False)]
     assert described[0][0]["sha256"] != described[1][0]["sha256"]
+
+
+class _Session:
+    """A session that only keeps its holes."""
+
+    def __init__(self) -> None:
+        self.holes: list[str] = []
+
+    def inside(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def hole(self, reason: str) -> None:
+        self.holes.append(reason)
+
+
+@pytest.mark.parametrize(
+    ("described", "holes"), [(({"type": "x"}, True), []), (({"type": "x"}, False), [LOST]), (None, [LOST])]
+)
+def test_n3_a_message_that_is_not_recorded_whole_is_a_hole(
+    described: tuple[dict[str, Any], bool] | None, holes: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The application gets its message whether or not it could be described."""
+    monkeypatch.setenv("SPANREPLAY_GUARD", "production")
+    session = _Session()
+
+    async def receive() -> str:
+        return "hello"
+
+    def describe(came: Any) -> tuple[dict[str, Any], bool]:
+        if described is None:
+            raise RuntimeError("a message of a stranger")
+        return described
+
+    with spanreplay.record(directory=tmp_path):
+        got = asyncio.run(receive_message(session, receive, describe, lambda exc: False))
+    assert (got, session.holes) == ("hello", holes)
