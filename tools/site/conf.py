@@ -17,7 +17,7 @@ _NAVIGATION: Final = {
     "Learn": ["tutorial"],
     "Do": [
         "production", "plans", "pytest", "assertions", "fuzz", "bisect", "promote", "fork",
-        "coding-agents", "sharing", "diff", "human", "drift", "other-languages", "deploy", "kernels",
+        "coding-agents", "reuse", "sharing", "diff", "human", "drift", "other-languages", "deploy", "kernels",
     ],
     "Look up": ["reference/*", "frameworks/*"],
     "Understand": ["concepts", "divergences", "levels", "ARCHITECTURE", "decisions/*"],

@@ -242,6 +242,19 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "ids of users whose units are kept, whatever SPANREPLAY_SAMPLE leaves out; comma-separated",
     ),
     Setting(
+        "SPANREPLAY_REUSE",
+        "",
+        "calls to models that get the answer of an earlier run where that asked the same: selectors of kinds llm, "
+        "embedding and retriever, such as llm:gpt-*; comma-separated; empty: none",
+    ),
+    Setting("SPANREPLAY_REUSE_TTL", "24h", "for how long an answer is given to later runs: 30m, 12h, 7d"),
+    Setting(
+        "SPANREPLAY_REUSE_SCOPE",
+        "user",
+        "whose answers a run is given: those of runs of the same agent, and also of the same user or session",
+        ("app", "user", "session"),
+    ),
+    Setting(
         "SPANREPLAY_CPU_LIMIT",
         "",
         "share of one processor, like 0.2, that the recorder may take in a process that serves units; while it takes "

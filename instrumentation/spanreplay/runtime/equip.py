@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from spanreplay.model import config
 from spanreplay.runtime.calls.live_resolver import Counting, LiveResolver
 from spanreplay.runtime.order.lock_order import LockOrder, RecordingLockOrder
 from spanreplay.runtime.order.noted_order import Clocked, NotedOrder
@@ -19,4 +20,13 @@ class Recorded(Clocked, Counting, Protocol):
 
 def equip(run: Recorded) -> tuple[LockOrder, RunOrder, Resolver]:
     """The lock acquisition order, the order of waits and ends, and the resolver of a run that is being recorded."""
-    return RecordingLockOrder(), NotedOrder(run), LiveResolver(run)
+    return RecordingLockOrder(), NotedOrder(run), _make_resolver(run)
+
+
+def _make_resolver(run: Recorded) -> Resolver:
+    if not config.read_setting("SPANREPLAY_REUSE"):
+        return LiveResolver(run)
+    from spanreplay.runtime.calls.reusing_resolver import ReusingResolver, read_reuse
+
+    reuse = read_reuse()
+    return LiveResolver(run) if reuse is None else ReusingResolver(run, reuse)

@@ -163,6 +163,8 @@ def facts_of(call: CallRecord) -> list[str]:
     for name, label in (("temperature", "T"), ("top_p", "top_p"), ("seed", "seed"), ("max_tokens", "max_tokens")):
         if meta.get(name) is not None:
             facts.append(f"{label}={meta[name]}")
+    if meta.get("reused_from"):
+        facts.append(f"answer of run {str(meta['reused_from'])[:13]}")
     if meta.get("tokens_in") is not None or meta.get("tokens_out") is not None:
         facts.append(f"{meta.get('tokens_in', 0)}+{meta.get('tokens_out', 0)} tokens")
     if meta.get("finish_reason") not in _QUIET_ENDS:

@@ -206,15 +206,19 @@ class SpoolCatalog:
 
         Raises: RunNotFound, AmbiguousRun; SourceError, before anything is removed, if a run is still being written.
         """
+        from spanreplay.recording.kept_answers import KeptAnswers
         from spanreplay.recording.spool.erase import find_erased, remove
 
         with self._lock:
             files = self._refresh()
-            named = replace(chosen, run_ids=tuple(self._resolve(run_id, files) for run_id in chosen.run_ids))
+            answers = KeptAnswers(self._directory)
+            known: dict[str, list[Path]] = {**{run_id: [] for run_id in answers.runs()}, **files}
+            named = replace(chosen, run_ids=tuple(self._resolve(run_id, known) for run_id in chosen.run_ids))
             read = {run_id: self._summary(run_id, paths) for run_id, paths in files.items()}
             found = find_erased({run_id: summary for run_id, summary in read.items() if summary}, named)
             if not is_trial:
                 remove(self._directory, files, found)
+            found |= answers.erase(named, found, is_trial=is_trial)
         return Erased(tuple(sorted(found)))
 
     def is_written(self, run_id: str) -> bool:

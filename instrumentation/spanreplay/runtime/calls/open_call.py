@@ -80,6 +80,7 @@ class Crossing:
         "index",
         "is_key_implied",
         "is_live_by_plan",
+        "is_reused",
         "is_shown",
         "joint",
         "lane",
@@ -125,7 +126,7 @@ class Crossing:
         """The response in `served` without the values that it hides; None if it is served as recorded."""
         self.number = 0
         """In a replay, the number of the recorded call that this one stands for, else its own place among the calls."""
-        self.is_live_by_plan = False
+        self.is_live_by_plan = self.is_reused = False  # reused: `served` is the answer of an earlier run
         self.joint = -1
         self.opened_in = -1
         """The callback of the event loop in which a coroutine's call began; -1 if unknown."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.model.call import CallRecord, Outcome
@@ -51,7 +52,7 @@ def begin(gate: Order, clock: int) -> None:
 def wait_turn(crossing: Crossing, part: int = WHOLE) -> None:
     """Block until a served result may go out; return immediately in a thread that runs an event loop."""
     recorded = crossing.served
-    if recorded is None:
+    if recorded is None or crossing.is_reused:
         return
     if part >= RESPONSE:
         crossing.answers.read_part(crossing, part)
@@ -85,6 +86,10 @@ async def await_turn(crossing: Crossing, part: int = WHOLE, ms: int | None = Non
     """Suspend until a served result may go out, `ms` on the loop's clock after the call (default: as recorded)."""
     recorded = crossing.served
     if recorded is None:
+        return
+    if crossing.is_reused:
+        if part == WHOLE and asyncio._get_running_loop() is not None:
+            await asyncio.sleep(0)  # as for an answer from the network, other tasks may go first
         return
     if part >= RESPONSE:
         crossing.answers.read_part(crossing, part)
@@ -124,5 +129,5 @@ async def await_item(crossing: Crossing, number: int) -> None:
 def end_stream(crossing: Crossing) -> None:
     """End a served stream, read to its end or not: its remaining parts block nobody."""
     recorded = crossing.served
-    if recorded is not None:
+    if recorded is not None and not crossing.is_reused:
         complete(crossing.answers.gate, *recorded.clocks, recorded.end_seq)

@@ -422,7 +422,8 @@ class HttpCall:
         """The exception raised after the last recorded chunk; None if there is none."""
         if reply.error is not None:
             return self.restore_error(reply.error)
-        return self._overrun() if reply.end == "closed" else None
+        is_left = reply.end == "closed" and (self.crossing is None or not self.crossing.is_reused)
+        return self._overrun() if is_left else None
 
     async def settle(self, exc: BaseException) -> None:
         """Wait for a recorded cancellation to happen again."""

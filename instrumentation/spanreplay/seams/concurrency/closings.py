@@ -48,6 +48,6 @@ def _place(crossing: Crossing | None) -> tuple[int, int]:
 
 async def await_closed(crossing: Crossing | None) -> None:
     """In a replay, suspend until the recorded close had ended."""
-    timers = None if crossing is None or crossing.served is None else crossing.answers.gate.timers
+    timers = None if crossing is None or crossing.served is None or crossing.is_reused else crossing.answers.gate.timers
     if crossing is not None and timers is not None:
         await await_clock(crossing, timers.get(_name(crossing), -1), 0)
