@@ -55,7 +55,9 @@ def _make_run(number: int, turns: int) -> Recording:
                 kind="llm",
                 name="openai.chat.completions",
                 key=f"{rng.getrandbits(256):064x}",
-                request=json.dumps({"method": "POST", "url": "https://api.openai.com/v1/chat/completions", "body": body}),
+                request=json.dumps(
+                    {"method": "POST", "url": "https://api.openai.com/v1/chat/completions", "body": body}
+                ),
                 response=json.dumps({"status": 200, "body": {"choices": [{"message": answer}]}}),
             )
         )
