@@ -7,11 +7,11 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
+from pydoc_data.topics import topics
 from typing import Final
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from pydoc_data.topics import topics
 
 from spanreplay.model.call import CallRecord, Recording
 from spanreplay.recording.otlp import otlp
@@ -38,7 +38,7 @@ def _say(rng: random.Random, characters: int = TOLD_CHARACTERS) -> str:
 
 def _make_run(number: int, turns: int) -> Recording:
     """Make an agent's run: each call of the model sends the instructions, the tools and the whole conversation."""
-    rng = random.Random(number)  # noqa: S311 -- no key
+    rng = random.Random(number)
     run_id = make_run_id(number)
     names = [f"tool_{n}" for n in range(8)]
     tools = [{"type": "function", "function": {"name": name, "description": _say(rng, 300)}} for name in names]
@@ -55,9 +55,7 @@ def _make_run(number: int, turns: int) -> Recording:
                 kind="llm",
                 name="openai.chat.completions",
                 key=f"{rng.getrandbits(256):064x}",
-                request=json.dumps(
-                    {"method": "POST", "url": "https://api.openai.com/v1/chat/completions", "body": body}
-                ),
+                request=json.dumps({"method": "POST", "url": "https://api.openai.com/v1", "body": body}),
                 response=json.dumps({"status": 200, "body": {"choices": [{"message": answer}]}}),
             )
         )
