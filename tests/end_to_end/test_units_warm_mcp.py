@@ -129,3 +129,25 @@ def test_p3_a_request_that_opens_a_session_draws_its_id_again(provider: Provider
     replayed = place.replay(*COMMAND, source=units_of(place)[0].run_id)
     assert replayed.status == 0, replayed.stderr
     assert replayed.verdict["verdict"] == "identical"
+
+
+@pytest.mark.parametrize("is_json", [True, False])
+@pytest.mark.sampled(1)
+def test_p3_p4_a_tool_call_of_a_session_is_identical_behind_the_request_that_opened_it(
+    is_json: bool, provider: Provider, tmp_path: Path
+) -> None:
+    """The stream that the client keeps open until it has finished is left out of the warm-up."""
+    place = prepare(tmp_path, provider, APP.format(False).replace("json_response=True", f"json_response={is_json}"))
+    place.write("server.py", SERVER)
+    serve_calls(place)
+    provider.stop()
+    units = units_of(place)
+    counted = next(unit for unit in reversed(units) if "tools/call" in str(unit.calls))
+    assert place.replay(*COMMAND, source=counted.run_id).status == 3
+    warm = place.replay(*COMMAND, source=counted.run_id, options=["--warm", "all"])
+    assert warm.status == 0, warm.stderr
+    stream, left_out = next(unit for unit in units if '"method":"GET"' in unit.calls[0].response), []
+    for each in warm.verdict["warm_up"]["units"]:
+        assert not each["why"] or each["run_id"] == stream.run_id, warm.stderr
+        left_out += [each["why"]] if each["why"] else []
+    assert left_out == ["its client was still connected when this unit had ended"]

@@ -25,11 +25,14 @@ from spanreplay.runtime.order.steps import PACE
 from spanreplay.runtime.order.worker_book import MEMBER as WORKERS
 from spanreplay.runtime.order.worker_book import merge
 from spanreplay.runtime.process.used_variables import ENV_FILES, VARIABLES
+from spanreplay.units.http_exchange import DISCONNECT, KIND
 from spanreplay.units.stated import LANE, WORKER, Start, find_unit
 
 __all__ = ["WarmRecording", "count_before", "is_before", "with_earlier"]
 
 _STEPS: Final = "steps"
+_CLIENT_LEFT: Final = f"{KIND}:{DISCONNECT}"
+_STILL_THERE: Final = "its client was still connected when this unit had ended"
 _BY_NAME: Final = ("environment_read", VARIABLES)
 
 
@@ -79,8 +82,7 @@ def with_earlier(joined: Recording, run_ids: Iterable[str], load: Callable[[str]
     for number, unit in enumerate(units, 1):
         lane = f"{EARLIER_LANE}{number}"
         move = _Move(lane, start, clock - start.clock)
-        reasons = unit.completeness().reasons
-        made.append(EarlierUnit(unit.run_id, lane, clock, f"incomplete: {reasons[0]}" if reasons else ""))
+        made.append(_make_unit(unit, lane, clock, joined.root))
         tampering = tampering or find_tampering(unit)
         calls += [move.call(call) for call in unit.calls]
         manifest = _merge(manifest, move.manifest(unit.root.manifest))
@@ -97,6 +99,15 @@ def with_earlier(joined: Recording, run_ids: Iterable[str], load: Callable[[str]
     recording = Recording(replace(joined.root, manifest=merged), (*before, *earlier, *judged))
     oldest = units[0].root if units else None
     return WarmRecording(recording, tuple(made), clock, joined.completeness(), tampering, oldest)
+
+
+def _make_unit(unit: Recording, lane: str, clock: int, judged: RootRecord) -> EarlierUnit:
+    """Describe an earlier unit; an exchange whose client left only after the judged unit had ended is left out."""
+    reasons = unit.completeness().reasons
+    made = EarlierUnit(unit.run_id, lane, clock, f"incomplete: {reasons[0]}" if reasons else "")
+    if 0 < judged.end_ns < unit.root.end_ns and any(call.boundary == _CLIENT_LEFT for call in unit.calls):
+        made.is_left_out, made.reason, made.why = True, _STILL_THERE, _STILL_THERE
+    return made
 
 
 def _load(joined: Recording, run_ids: Iterable[str], load: Callable[[str], Recording]) -> list[Recording]:

@@ -153,7 +153,7 @@ def iter_units(run: Run, *first_calls: str) -> Iterator[str]:
     warm_up = session.extent.warm_up
     if warm_up is not None:
         for unit in warm_up.iter_left():
-            if any(reason in unit.reason for reason in _waiting):
+            if unit.is_left_out or any(reason in unit.reason for reason in _waiting):
                 unit.why = unit.reason
                 continue
             is_ours = any(session.index.at(unit.lane, each, 0) is not None for each in first_calls)

@@ -39,6 +39,8 @@ class EarlierUnit:
     why: str = _NOT_GIVEN
     """Why it was not fully replayed; empty if it was."""
     has_begun: bool = False
+    is_left_out: bool = False
+    """Whether it is not replayed, because it would wait for something that happened only after the judged unit."""
 
 
 class WarmUp:
