@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from spanreplay.model.call import Recording
-from support.agents import ENVIRONMENTS
+from support.agents import LITELLM
 from support.installing import install
 from support.provider import Provider
 from support.replaying import Replayed, Workplace
@@ -168,7 +168,7 @@ def test_p1_a_program_of_a_models_sdk_is_an_agent(
     assert replayed.verdict["verdict"] == "identical", replayed.stderr
 
 
-MINI: Final = ENVIRONMENTS["mini-swe-agent"]
+MINI: Final = LITELLM.with_name("mini")
 COMMANDS: Final = (
     "date +%N > made.txt; mkdir -p deep; cat made.txt",
     "echo $RANDOM | tee deep/drawn.txt",
@@ -176,16 +176,16 @@ COMMANDS: Final = (
 )
 
 
-@pytest.mark.skipif(not MINI.exists(), reason="no mini-swe-agent here: tools/agents.sh makes .venvs/mini-swe-agent")
+@pytest.mark.skipif(not MINI.exists(), reason="no mini-swe-agent here: tools/agents.sh installs it")
 def test_p1_mini_swe_agent_replays_with_its_provider_stopped(provider: Provider, tmp_path: Path) -> None:
     """The published agent, started as its users start it, replays identically; nothing in its folder is touched."""
     folder, home = tmp_path / "project", tmp_path / "home"
     folder.mkdir()
     environ = {**provider.environ(), "HOME": str(home), "MSWEA_CONFIGURED": "true", "COLUMNS": "200"}
-    place = Workplace(folder, environ | {"MSWEA_COST_TRACKING": "ignore_errors"}, MINI)
+    place = Workplace(folder, environ | {"MSWEA_COST_TRACKING": "ignore_errors"}, LITELLM)
     orders = " then ".join(f"use tool bash with {json.dumps({'command': each})}" for each in COMMANDS)
     command = (
-        str(MINI.parent / "mini"),
+        str(MINI),
         "-y",
         "--exit-immediately",
         "-m",

@@ -223,13 +223,18 @@ def test_p10_a_published_agent_replays_and_changes_nothing(name: str, provider: 
 PAGE: Final = ROOT / "docs" / "frameworks" / "agents.md"
 
 
+def _read_pins(environment: str) -> list[str]:
+    """Return the distributions that an environment is made of, each with its version."""
+    lines = (FOLDER / "requirements" / f"{environment}.txt").read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if not line.startswith("#")]
+
+
 def test_p10_the_page_names_every_agent_with_its_version() -> None:
     """The page has the version that the tests install, and a reason for each unavailable or unreplayable agent."""
     listed, _, cannot = PAGE.read_text(encoding="utf-8").partition("## What cannot be had, or cannot be replayed")
-    for name in ("mini-swe-agent", "mcp-servers", *(agent.environment for agent in AGENTS.values())):
-        pinned = (FOLDER / "requirements" / f"{name}.txt").read_text(encoding="utf-8").splitlines()
-        first = next(line for line in pinned if not line.startswith("#"))
-        distribution, version = first.split("==")
+    pinned = [_read_pins(name)[0] for name in ("mcp-servers", *(agent.environment for agent in AGENTS.values()))]
+    for pin in (*pinned, next(pin for pin in _read_pins("google-adk") if pin.startswith("mini-swe-agent"))):
+        distribution, version = pin.split("==")
         assert f"[{distribution.partition('[')[0]}](" in listed
         assert f"| {version} |" in listed
     reasons = [line.split(" | ")[1] for line in cannot.splitlines() if line.startswith("| ") and "---" not in line]
