@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import sysconfig
 
 import pytest
 
 from spanreplay.report.json import parse
 from spanreplay.report.words import describe_ignored
-from support.replaying import Workplace
+from support.replaying import TIMEOUT_S, Workplace
 
 AGENT = """
 import os, sys, time
@@ -68,6 +71,26 @@ def test_p12_an_exception_that_the_recording_has_not_leads(
 ) -> None:
     """The exception that ended the agent comes before the calls and clock reads that it prevented."""
     assert _first_line(workplace, change) == expected
+
+
+def test_p12_another_python_that_lacks_the_agents_packages_is_the_cause(workplace: Workplace) -> None:
+    """As where spanreplay is installed for itself: the verdict names both interpreters, and the command to use."""
+    own = workplace.path / "own"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", own], check=True, timeout=TIMEOUT_S)
+    site = next(own.glob("lib/python3*/site-packages"))
+    (site / "theirs.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})")
+    (site / "only_here.py").write_text("")
+    workplace.write("agent.py", "import only_here\n" + AGENT)
+    recorded = workplace.spawn([str(own / "bin" / "python"), "agent.py"])
+    _, said = recorded.communicate(timeout=TIMEOUT_S)
+    assert recorded.returncode == 0, said
+    run_id = workplace.recording().run_id
+    done = workplace.run("replay", run_id)
+    assert done.returncode == 3, done.stderr
+    said = " ".join(done.stderr.split())
+    assert f"cause the agent was recorded with {own}/bin/python, and runs now with {sys.executable}" in said
+    assert f"hint name it: spanreplay replay {run_id} -- {own}/bin/python agent.py" in said
+    assert workplace.run("replay", run_id, "--", str(own / "bin" / "python"), "agent.py").returncode == 0
 
 
 def test_p12_a_call_that_changed_before_an_exception_leads(workplace: Workplace) -> None:

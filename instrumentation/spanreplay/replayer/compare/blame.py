@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from spanreplay.model import ids
 from spanreplay.model.call import CallRecord
 from spanreplay.model.lane_names import name_number
+from spanreplay.replayer.compare.leading import RAISED
 from spanreplay.replayer.compare.moving_parts import is_time
 from spanreplay.replayer.compare.output_text import output_text
 from spanreplay.replayer.divergence import Cause, Diff, Divergence, with_causes
@@ -44,6 +46,10 @@ _UPSTREAM_MAX: Final = 500
 _NAMES_MAX: Final = 10
 _WORD: Final = re.compile(r"\w+")
 _ABSENT: Final = "(absent)"
+_CANNOT_IMPORT: Final = ("the agent raised ModuleNotFoundError ", "the agent raised ImportError ")
+_PYTHON: Final = "python"
+"""Name of the interpreter among a run's folders."""
+_COMMAND_CHARACTERS_MAX: Final = 300
 
 
 def changed_text(diff: Diff) -> tuple[str, str]:
@@ -113,13 +119,15 @@ class Blame:
             explained = with_causes(divergence, self._find(divergence)[:CAUSES_MAX])
             if explained.causes and explained.causes[0].kind == REDACTION:
                 explained = replace(explained, hint=self._hidden.remedy(self._run.redactor.fingerprint))
+            elif explained.causes and explained.causes[0].ref == _PYTHON:
+                explained = replace(explained, hint=f"name it: spanreplay replay {self._describe_command()}")
             found.append(explained)
         return found
 
     def _find(self, divergence: Divergence) -> list[Cause]:
         changed = [changed_text(diff)[1] for diff in divergence.diff[:3]]
         hidden = list(self._hidden.explain(divergence, changed, self._run.redactor.fingerprint))
-        causes = [cause for cause in hidden if cause.strength == "value"]
+        causes = [*self._by_python(divergence), *(cause for cause in hidden if cause.strength == "value")]
         # A changed output was made by the call itself: its content comes from nowhere else in the agent
         if divergence.kind != "output_changed":
             for diff in divergence.diff[:3]:
@@ -128,6 +136,21 @@ class Blame:
         causes += self._by_hashes(divergence)
         causes += self._beside(divergence)
         return list({(c.kind, c.ref, c.evidence): c for c in causes}.values())
+
+    def _by_python(self, divergence: Divergence) -> Iterable[Cause]:
+        """Yield the Python that runs the agent now, if it is another one and can't import what the agent imports."""
+        if divergence.kind == RAISED and divergence.message.startswith(_CANNOT_IMPORT):
+            then, now = _find_python(self._env), _find_python(self._run.environment)
+            if then and now and then != now:
+                yield Cause(
+                    "versions", f"the agent was recorded with {then}, and runs now with {now}", "value", _PYTHON
+                )
+
+    def _describe_command(self) -> str:
+        """The recorded command: the recording, and the words after it."""
+        words = [_find_python(self._env), *map(str, self._env.get("argv") or ())]
+        run_id = self._calls[0].run_id if self._calls else "RUN"
+        return f"{run_id} -- {shlex.join(words)[:_COMMAND_CHARACTERS_MAX]}"
 
     def _by_value(self, divergence: Divergence, diff: Diff) -> Iterable[Cause]:
         recorded, now = changed_text(diff)
@@ -250,6 +273,12 @@ class Blame:
                 yield Cause("versions", evidence, "beside", str(each["name"]))
             elif each["name"] == "argv":
                 yield Cause("argument", "the command line has changed", "beside", "argv")
+
+
+def _find_python(env: Mapping[str, Any]) -> str:
+    """The interpreter of a run; '' if its recording does not say."""
+    folders = env.get("folders")
+    return str(folders.get(_PYTHON, "")) if isinstance(folders, Mapping) else ""
 
 
 def _read_text(path: str) -> str:
