@@ -5,6 +5,7 @@ The kernel's kind of descriptor decides, whichever library reads it.
 
 from __future__ import annotations
 
+import itertools
 import os
 import stat
 from typing import Final
@@ -14,8 +15,9 @@ from spanreplay.runtime.process.outside_io import unwatched
 _fstat: Final = os.fstat
 _stat: Final = os.stat
 _readlink: Final = os.readlink
-_listdir: Final = os.listdir
+_scandir: Final = os.scandir
 _DESCRIPTORS: Final = "/proc/self/fd"
+DESCRIPTORS_MAX: Final = 1024
 _MEMORY: Final = 1
 """The major number of `/dev/null` and its like."""
 _RANDOM: Final = frozenset({8, 9})
@@ -73,14 +75,26 @@ def describe_path(path: str) -> tuple[str, str]:
 
 
 def watches_files() -> str:
-    """Return through what this process watches files, also in native code; '' if it doesn't."""
+    """Return through what this process watches files, also in native code; '' if it doesn't.
+
+    Only the DESCRIPTORS_MAX lowest open descriptors are looked at, so that a server with many connections isn't held up.
+    """
     try:
-        with unwatched():
-            for each in _listdir(_DESCRIPTORS):
-                if stat.S_IFMT(_stat(f"{_DESCRIPTORS}/{each}").st_mode) == 0:
-                    found = _EVENTS.get(_readlink(f"{_DESCRIPTORS}/{each}"))
-                    if found is not None:
-                        return found
+        with unwatched(), _scandir(_DESCRIPTORS) as entries:
+            for each in itertools.islice(entries, DESCRIPTORS_MAX):
+                if not _is_anonymous(int(each.name)):
+                    continue
+                found = _EVENTS.get(_readlink(each.path))
+                if found is not None:
+                    return found
     except OSError:  # not on this system, or closed in the meantime
         pass
     return ""
+
+
+def _is_anonymous(descriptor: int) -> bool:
+    """Whether a descriptor is neither a file nor a socket, as those of inotify; False if it is closed by now."""
+    try:
+        return stat.S_IFMT(_fstat(descriptor).st_mode) == 0
+    except OSError:
+        return False

@@ -34,7 +34,29 @@ LEAKS_MAX: Final = 200
 LANES_MAX: Final = 50
 DETAIL_CHARACTERS_MAX: Final = 200
 LOOK_EVERY_NS: Final = 10_000_000
-"""How often a call looks at the open descriptors at most: that takes some 50 µs."""
+"""How often calls look at the open descriptors at most."""
+LOOK_SHARE: Final = 200
+"""For how many times its own duration a look counts: it takes longer the more descriptors are open."""
+
+
+class _Watch:
+    """Through what this process watches files, as last seen; for all of its runs. Races only cost another look."""
+
+    def __init__(self) -> None:
+        self._through = ""
+        self._until_ns = 0
+
+    def find(self) -> str:
+        """Return what was seen, after looking again if it is time."""
+        now = ids.monotonic_ns()
+        if now >= self._until_ns:
+            self._until_ns = now + LOOK_EVERY_NS  # other threads don't look meanwhile
+            self._through = watches_files()
+            self._until_ns = now + max(LOOK_EVERY_NS, (ids.monotonic_ns() - now) * LOOK_SHARE)
+        return self._through
+
+
+_watch: Final = _Watch()
 
 
 @dataclass
@@ -64,8 +86,6 @@ class Leaks:
         self._found: dict[tuple[str, str], Leak] = {}
         self._lock = make_lock()
         self._seq = 0
-        self._look_ns = 0
-        """When open descriptors are looked at again."""
         self._sees_watch = False
         self._background: dict[str, dict[str, Any]] = {}
 
@@ -84,14 +104,12 @@ class Leaks:
 
         In a server, a watcher may only be there to load changed code: then it makes no hole.
         """
-        now = ids.now_ns()
-        if now >= self._look_ns and not self._sees_watch:
-            self._look_ns = now + LOOK_EVERY_NS
+        if not self._sees_watch:
             guard.guarded("open descriptors", self._look_for_watch)
         self._seq = seq
 
     def _look_for_watch(self) -> None:
-        through = watches_files()
+        through = _watch.find()
         self._sees_watch = bool(through)
         if through:
             self.add("events", through, through, "", is_hole=not (serves() or IN_UNIT.get()))

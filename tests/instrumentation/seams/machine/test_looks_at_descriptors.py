@@ -1,0 +1,55 @@
+"""Open descriptors are looked at so seldom, and so few of them, that a server with many connections isn't held up."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from spanreplay.seams.machine.outside import devices, leaks
+
+
+@pytest.fixture
+def watcher() -> Iterator[int]:
+    """The descriptor of a watcher of files, opened by native code."""
+    descriptor = ctypes.CDLL(None).inotify_init1(os.O_CLOEXEC)
+    assert descriptor >= 0
+    yield descriptor
+    os.close(descriptor)
+
+
+def test_p8_a_look_stops_after_some_descriptors(watcher: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lowest ones: a watcher is opened at the start, connections come later."""
+    assert devices.watches_files() == "inotify"
+    asked: list[int] = []
+
+    def fstat(descriptor: int) -> os.stat_result:
+        asked.append(descriptor)
+        return os.fstat(descriptor)
+
+    monkeypatch.setattr(devices, "_fstat", fstat)
+    monkeypatch.setattr(devices, "DESCRIPTORS_MAX", 3)
+    devices.watches_files()
+    assert len(asked) <= 3
+    assert asked == sorted(asked)
+
+
+def test_p8_a_look_that_takes_long_counts_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks take at most half a percent of the time, for all runs of a process together."""
+    now, looked = 0, 0
+
+    def look() -> str:
+        nonlocal now, looked
+        now += 2_000_000
+        looked += 1
+        return "inotify"
+
+    monkeypatch.setattr(leaks, "watches_files", look)
+    monkeypatch.setattr(leaks.ids, "monotonic_ns", lambda: now)
+    watch = leaks._Watch()
+    while now < 10_000_000_000:
+        now += 1_000_000
+        assert watch.find() == "inotify"
+    assert 20 <= looked <= 10_000_000_000 // (2_000_000 * leaks.LOOK_SHARE) + 1
