@@ -24,7 +24,7 @@ GOAL_REQUEST: Final = 1.25
 GOAL_FULL: Final = 5.0
 ROUNDS: Final = 3
 WORKS: Final = Path(__file__).with_name("level_works.py")
-_REQUESTS: Final = ("model call, httpx", "request with two model calls")
+_REQUESTS: Final = ("model call, httpx", "request with two model calls", "unit with two model calls")
 _BOUNDARIES: Final = (
     "file read, data",
     "sqlite insert",

@@ -29,6 +29,7 @@ from spanreplay.recording.spool.directory import (
     new_spool_name,
     prepare_directory,
     run_of_file,
+    spool_directory,
     usage_of,
 )
 from spanreplay.recording.spool.frames import HEADER, MAGIC, MAGIC_COMPACT, frame_header
@@ -37,6 +38,12 @@ from spanreplay.recording.spool.limits import FRAME_BYTES_MAX, FSYNC_INTERVAL_MS
 __all__ = ["SpoolWriter", "open_files"]
 
 logger = logging.getLogger(__name__)
+
+# Taken before the agent's are watched
+_open: Final = os.open
+_rename: Final = os.rename
+_prepared: Final[set[Path]] = set()
+"""Directories that this process has prepared; each unit has a file of its own there."""
 
 FSYNC_CHOICES: Final = ("never", "interval", "always")
 # macOS has no fdatasync.
@@ -69,11 +76,21 @@ class _OpenFile:
 def _open_file(directory: Path, run_id: str, context: bytes, *, to_ship: bool) -> _OpenFile:
     """Create a spool file of this process, locked before it is visible under its name."""
     head = MAGIC_COMPACT + frame_header(context) + context if context else MAGIC
+    if directory in _prepared:
+        try:
+            return _create(spool_directory(directory), run_id, head, context, to_ship=to_ship)
+        except FileNotFoundError:
+            pass  # the directory was removed
     spool = prepare_directory(directory)
+    _prepared.add(directory)
+    return _create(spool, run_id, head, context, to_ship=to_ship)
+
+
+def _create(spool: Path, run_id: str, head: bytes, context: bytes, *, to_ship: bool) -> _OpenFile:
     path = spool / new_spool_name(run_id)
     hidden = spool / f".{path.name}"
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-    descriptor = os.open(hidden, flags, 0o600)
+    descriptor = _open(hidden, flags, 0o600)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -82,12 +99,12 @@ def _open_file(directory: Path, run_id: str, context: bytes, *, to_ship: bool) -
             logger.debug("no flock on %s: %s", path.name, exc)
         os.write(descriptor, head)
         if to_ship:
-            mark = os.open(ack_path(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            mark = _open(ack_path(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             try:
                 os.write(mark, b"0")
             finally:
                 os.close(mark)
-        hidden.rename(path)
+        _rename(hidden, path)
     except BaseException:
         os.close(descriptor)
         for leftover in (hidden, ack_path(path)):

@@ -133,8 +133,9 @@ class LoadedCode:
     def look(self) -> dict[str, str]:
         """All files of the agent that are loaded by now, as they were when their modules were first seen."""
         seen, files = self._known
-        new = [name for name in list(sys.modules) if name not in seen]
-        if new:
+        loaded = list(sys.modules)
+        if not seen.issuperset(loaded):
+            new = [name for name in loaded if name not in seen]
             added: dict[str, str] = {}
             for name in new:
                 path = _agent_file_of(sys.modules.get(name))

@@ -7,11 +7,11 @@ the overlay during a replay.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from spanreplay.model.call import Effect, Kind
+from spanreplay.model.config import copy_variables
 from spanreplay.runtime.agent_patches import recorded_run
 from spanreplay.runtime.calls.function_calls import FunctionCall, call_sync
 from spanreplay.runtime.process.noted_effects import EFFECTS, VERSIONS, first_environs, sees_effects
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def attach(run: Run) -> None:
     """Record the run's effects, or in a replay compare them if the recording has them."""
-    first_environs[run] = dict(os.environ)
+    first_environs[run] = copy_variables()
     run.resolver.declare(EFFECTS, VERSIONS)
 
 

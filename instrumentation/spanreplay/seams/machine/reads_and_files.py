@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
@@ -101,7 +100,7 @@ def _beside(run: Run, written: Written, before: Files | None) -> Files:
 def _attach_leaks(run: Run) -> None:
     """Note I/O outside every boundary; for the doctor, note every read with its location too."""
     how = config.read_setting("SPANREPLAY_AUDIT")
-    is_examined = bool(os.environ.get("SPANREPLAY_DOCTOR"))
+    is_examined = bool(config.read_variable("SPANREPLAY_DOCTOR"))
     if how == "off":
         return
     from spanreplay.seams.machine.outside.leaks import Leaks

@@ -47,7 +47,7 @@ def test_p8_a_look_that_takes_long_counts_for_long(monkeypatch: pytest.MonkeyPat
         return "inotify"
 
     monkeypatch.setattr(leaks, "watches_files", look)
-    monkeypatch.setattr(leaks.ids, "monotonic_ns", lambda: now)
+    monkeypatch.setattr("spanreplay.model.ids.monotonic_ns", lambda: now)
     watch = leaks._Watch()
     while now < 10_000_000_000:
         now += 1_000_000

@@ -77,7 +77,7 @@ def describe_path(path: str) -> tuple[str, str]:
 def watches_files() -> str:
     """Return through what this process watches files, also in native code; '' if it doesn't.
 
-    Only the DESCRIPTORS_MAX lowest open descriptors are looked at, so that a server with many connections isn't held up.
+    Only the DESCRIPTORS_MAX lowest open descriptors are looked at, so that many connections don't hold a server up.
     """
     try:
         with unwatched(), _scandir(_DESCRIPTORS) as entries:
