@@ -42,6 +42,9 @@ logger = logging.getLogger(__name__)
 # Taken before the agent's are watched
 _open: Final = os.open
 _rename: Final = os.rename
+_said_at: Final[dict[tuple[Path, str], float]] = {}
+"""When a failure in a directory was logged last."""
+SAY_EVERY_S: Final = 60
 _prepared: Final[set[Path]] = set()
 """Directories that this process has prepared; each unit has a file of its own there."""
 
@@ -71,6 +74,15 @@ class _OpenFile:
     frames: int = 0
     is_dirty: bool = False
     seen_at: float = 0.0
+
+
+def _may_say(directory: Path, cause: str) -> bool:
+    """Whether a failure is to be logged: a server has a writer for each request, and one full disk."""
+    now = monotonic()
+    if now - _said_at.get((directory, cause), -SAY_EVERY_S) < SAY_EVERY_S:
+        return False
+    _said_at[directory, cause] = now
+    return True
 
 
 def _open_file(directory: Path, run_id: str, context: bytes, *, to_ship: bool) -> _OpenFile:
@@ -323,7 +335,8 @@ class SpoolWriter:
         cause = f"{type(exc).__name__}:{getattr(exc, 'errno', '')}"
         if cause not in self._said:
             self._said.add(cause)
-            logger.error(message, *values)
+            if _may_say(self.directory, cause):
+                logger.error(message, *values)
 
     def _reset_after_fork(self) -> None:
         """In a forked child: leave the file and its lock to the parent, and start afresh."""

@@ -178,6 +178,17 @@ def test_read_only_directory_is_counted(tmp_path: Path, caplog: pytest.LogCaptur
     assert [r.levelname for r in caplog.records] == ["ERROR"]
 
 
+def test_a_failure_of_many_units_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A server writes a file for each request: a directory that can't be written to doesn't fill its log, too."""
+    blocked = tmp_path / "no directory"
+    blocked.write_text("")
+    for _ in range(20):
+        writer = SpoolWriter(blocked, RUN)
+        assert not writer.append(b"x")
+        assert writer.dropped == 1
+    assert len(caplog.records) == 1
+
+
 def test_removed_directory_is_counted_and_made_again(tmp_path: Path) -> None:
     """If the directory is removed, its content is counted as lost, and recording continues in a new one."""
     directory = tmp_path / ".spanreplay"
