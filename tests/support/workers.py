@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+from pathlib import Path
 from typing import Any, Final
 
 from spanreplay import codec
@@ -266,6 +268,25 @@ def record_until(place: Workplace, units: int, *command: str, status: int = 0) -
         process.send_signal(signal.SIGTERM)
         _, stderr = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == status, stderr
+
+
+def kill_under_way(place: Workplace, ended: int, *command: str) -> list[Recording]:
+    """Kill a recorded worker and its processes when `ended` units have ended and one has not; return all units."""
+    process = place.spawn([str(place.python), *command])
+
+    def is_waiting() -> bool:
+        assert process.poll() is None, process.communicate()[1]
+        units = units_of(place)
+        return len(units) > ended and sum(bool(unit.root.manifest) for unit in units) >= ended
+
+    try:
+        await_true(is_waiting)
+    finally:
+        children = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+        for pid in (process.pid, *children):
+            os.kill(pid, signal.SIGKILL)
+        process.communicate(timeout=TIMEOUT_S)
+    return units_of(place)
 
 
 def units_of(workplace: Workplace, name: str = "") -> list[Recording]:

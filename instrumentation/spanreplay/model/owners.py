@@ -74,15 +74,17 @@ MODEL_SDKS: Final = compile_row(
 an agent: litellm's proxy."""
 SERVERS: Final = compile_row(
     """
-    arq celery daphne dramatiq fastmcp granian gunicorn hypercorn ipykernel ipython jupyter jupyter-* jupyterhub
-    jupyterlab jupyterlab-* kombu billiard mcp nbclient nbconvert notebook papermill robyn rq sanic tornado
-    uvicorn voila waitress watchfiles watchdog werkzeug langgraph-api langgraph-cli
+    arq celery cheroot daphne dramatiq fastmcp granian gunicorn hypercorn ipykernel ipython jupyter jupyter-* jupyterhub
+    jupyterlab jupyterlab-* kombu billiard mcp nbclient nbconvert notebook papermill portend robyn rq sanic
+    tornado uvicorn voila waitress watchfiles watchdog werkzeug langgraph-api langgraph-cli
     """
 )
 """Distributions that run other people's code, for each request, job or cell."""
-LAUNCHERS: Final = compile_row("django fastapi fastapi-* flask litestar quart starlette")
-"""Web frameworks whose commands start an application under a server: their work for a request belongs to the request,
-like any library's, and the program that was started is the application."""
+LAUNCHERS: Final = compile_row(
+    "cherrypy django fastapi fastapi-* faststream flask litestar procrastinate quart starlette taskiq taskiq-*"
+)
+"""Frameworks whose commands start an application under a server or as a worker: their work for a request or task
+belongs to it, like any library's (ids of tasks that they draw), and the program that was started is the application."""
 PROMPTS: Final = compile_row("asttokens executing jedi parso prompt-toolkit pure-eval stack-data")
 """Distributions that help people who type code: they complete it, and show where it failed."""
 COMPUTE: Final = compile_row(

@@ -78,7 +78,8 @@ def play_wsgi(app: WsgiApp) -> NoReturn:
         with contextlib.suppress(ReplayMiss):  # the session has noted it
             factory.end_start(run)
             for _ in iter_units(run, FIRST_CALL):
-                replay_wsgi_request(app)
+                with within_unit():  # the thread may be one that a server started for itself
+                    replay_wsgi_request(app)
     end_replay()
 
 

@@ -50,6 +50,8 @@ class Places:
         self._not_code = (*DEVICES, *{os.path.realpath(each) + os.sep for each in machine})
         here = _find_here()
         self._around = frozenset([here, *(str(each) for tree in (*trees, here) for each in Path(tree).parents)])
+        self._loaded: frozenset[str] = frozenset()
+        self._modules = 0
         self._machine = (*_MACHINE, *(os.path.join(home, each) + os.sep for each in _HOME_FOLDERS))  # noqa: PTH118 -- text
 
     def is_data(self, path: str) -> bool:
@@ -81,6 +83,14 @@ class Places:
         """Whether a path is a project setting, directly around the agent's code or in its working directory."""
         folder, name = os.path.split(real_path(path))
         return folder in self._around and (name.startswith(".") or name.endswith(_SETTINGS))
+
+    def is_loaded(self, path: str) -> bool:
+        """Whether a path is the file of a loaded module, wherever it lies."""
+        if len(sys.modules) != self._modules:
+            found = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+            self._loaded = frozenset(each for each in found if isinstance(each, str))
+            self._modules = len(sys.modules)
+        return path in self._loaded
 
     def is_of_machine(self, path: str) -> bool:
         """Whether a file belongs to the machine or to a user's caches, not to the agent."""
@@ -120,14 +130,15 @@ def is_input(path: str, *, by_library: bool = False) -> bool:
     """Whether the content, or the absence, of a path is input of the agent: neither code nor a device.
 
     A library looks for its settings in the folders around the code and in those of the machine, and for installed
-    packages in those that Python imports from; none of these are the agent's input.
+    packages in those that Python imports from; a server's reloader watches the files of loaded modules. None of these
+    are the agent's input.
     """
     if not path or "\0" in path or path.startswith(DEVICES):
         return False
     found = places()
     if by_library and (path in sys.path or found.is_setting(path) or found.is_of_machine(path)):
         return False
-    return found.is_outside(path)
+    return found.is_outside(path) and not (by_library and found.is_loaded(path))
 
 
 def asks_for(frame: FrameType | None, *paths: str, is_read: bool = False) -> bool:
