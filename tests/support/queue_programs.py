@@ -40,3 +40,66 @@ def note(number, text):
     return noted
 """
 )
+
+FASTSTREAM_APP: Final = (
+    ASKING
+    + """
+import asyncio, threading
+
+from faststream import FastStream
+from faststream.redis import RedisBroker, StreamSub
+
+broker = RedisBroker("redis://127.0.0.1:PORT")
+app = FastStream(broker)
+STARTED, STATE = time.time(), {}
+
+@app.on_startup
+async def start():
+    STATE["warm"] = await think("warm up")
+
+@broker.subscriber(list="questions")
+async def answer(body: dict):
+    number = body["number"]
+    first, again = await asyncio.gather(think(f"question-{number} asked"), think(f"question-{number} again"))
+    if number == 2:
+        raise KeyError(number)
+    await broker.publish({"number": number, "text": first, "again": again}, stream="notes")
+
+@broker.subscriber(stream=StreamSub("notes", group="all", consumer="one"))
+@broker.publisher(list="done")
+def note(body: dict):
+    number = body["number"]
+    noted = ask(f"question-{number} noted")
+    if number == 4:
+        threading.Event().wait()
+    return {"noted": noted, "warm": STATE["warm"], "started": STARTED, "at": time.time(), "id": str(uuid.uuid4())}
+"""
+)
+
+PROCRASTINATE_APP: Final = (
+    ASKING
+    + """
+import asyncio, threading
+
+from procrastinate import App, PsycopgConnector
+
+app = App(connector=PsycopgConnector(conninfo=os.environ["DATABASE"]))
+STARTED, WARM = time.time(), ask("warm up")
+
+@app.task(name="answer", queue="jobs", retry=1, pass_context=True)
+async def answer(context, number, user):
+    first, again = await asyncio.gather(think(f"question-{number} of {user}"), think(f"question-{number} again"))
+    if number == 2:
+        raise KeyError(number)
+    told = await note.configure(priority=1).defer_async(number=number, text=first)
+    return {"answer": first, "again": again, "told": told, "started": STARTED, "warm": WARM, "at": time.time(),
+            "id": str(uuid.uuid4()), "own": context.job.id}
+
+@app.task(name="note", queue="jobs")
+def note(number, text):
+    noted = ask(f"question-{number} noted")
+    if number == 3:
+        threading.Event().wait()
+    return noted
+"""
+)

@@ -230,6 +230,25 @@ UNITS: Final[tuple[Seam, ...]] = (
         omits="reads of result backends; `--use-process-pool`; a task that a timeout cancelled ends by itself",
     ),
     Seam(
+        "FastStream",
+        "faststream",
+        (
+            "faststream._internal.application",
+            "faststream._internal.cli.supervisors.basereload",
+            "faststream._internal.endpoint.subscriber.usecase",
+            "faststream.middlewares.acknowledgement.middleware",
+            "faststream.redis.publisher.producer",
+        ),
+        "spanreplay.units.workers._faststream",
+        "each message that a subscriber on Redis processes as a run of its own: body, headers, result or exception, "
+        "published messages",
+        kind="`compute`; `tool` for a published message",
+        effect="`read` for the message, `write` for the result and for a published message",
+        lanes="`unit`",
+        versions=">=0.7",
+        omits="brokers other than Redis; brokers that no `FastStream` application runs; `get_one` and iterators",
+    ),
+    Seam(
         "huey",
         "huey",
         ("huey.api", "huey.consumer"),
@@ -241,6 +260,18 @@ UNITS: Final[tuple[Seam, ...]] = (
         versions=">=3",
         omits="calls of startup hooks; chords; locks, results and other reads of its storage; the time of a published "
         "task; greenlets",
+    ),
+    Seam(
+        "procrastinate",
+        "procrastinate",
+        ("procrastinate.worker", "procrastinate.manager"),
+        "spanreplay.units.workers._procrastinate",
+        "each job that a worker processes as a run of its own: arguments, result, exception or retry, published jobs",
+        kind="`compute`; `tool` for a published job",
+        effect="`read` for the arguments, `write` for the result and for a published job",
+        lanes="`unit`",
+        versions=">=3",
+        omits="other queries about jobs; a job that was aborted ends by itself",
     ),
     Seam(
         "APScheduler",

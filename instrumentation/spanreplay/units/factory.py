@@ -52,6 +52,7 @@ __all__ = [
     "open_unit",
     "outside_units",
     "share_start",
+    "unrecorded",
 ]
 
 _ENDED: Final = "the process ended while this unit was under way"
@@ -332,6 +333,17 @@ def outside_units() -> Iterator[None]:
         yield
         return
     with entered(process.run), inside_lane(process.run.root_lane), inside_call(None):
+        yield
+
+
+@contextlib.contextmanager
+def unrecorded() -> Iterator[None]:
+    """A block in which nothing is recorded: a worker asks its database for work, as often as time passes."""
+    process = _process
+    if process is None or process.run.is_ended or process.start is None:
+        yield
+        return
+    with entered(_make_off(process, process.start, process.count, process.run.app)):
         yield
 
 
