@@ -33,6 +33,11 @@ async def publish():
 
 asyncio.run(publish())
 """
+BEGIN: Final = """
+@app.after_startup
+async def begin():
+    await broker.publish({"number": 0}, list="questions")
+"""
 
 
 @pytest.fixture
@@ -80,8 +85,10 @@ def test_p3_p4_each_faststream_message_is_a_run_and_replays_alone(provider: Prov
 def test_p4_faststream_messages_replay_in_one_start_and_what_changed_is_named(
     provider: Provider, place: Workplace
 ) -> None:
-    """A changed message that is published has one cause; a subscriber that no longer exists is named."""
-    publish(place, 1)
+    """Messages find what hooks of the start left; a change has one cause; what is gone is named."""
+    publish(place, 0)
+    started = (place.path / "shop.py").read_text(encoding="utf-8").replace("@app.on_startup", "@app.after_startup")
+    place.write("shop.py", started + BEGIN)
     record_until(place, 2, *WORKER)
     provider.stop()
     (answered,), (noted,) = units_of(place, "Answer"), units_of(place, "Note")

@@ -226,7 +226,7 @@ UNITS: Final[tuple[Seam, ...]] = (
         kind="`compute`; `tool` for a published task",
         effect="`read` for the arguments, `write` for the result and for a published task",
         lanes="`unit`",
-        versions=">=0.11",
+        versions=">=0.11.10",
         omits="reads of result backends; `--use-process-pool`; a task that a timeout cancelled ends by itself",
     ),
     Seam(
@@ -270,7 +270,7 @@ UNITS: Final[tuple[Seam, ...]] = (
         kind="`compute`; `tool` for a published job",
         effect="`read` for the arguments, `write` for the result and for a published job",
         lanes="`unit`",
-        versions=">=3",
+        versions=">=3.3",
         omits="other queries about jobs; a job that was aborted ends by itself",
     ),
     Seam(

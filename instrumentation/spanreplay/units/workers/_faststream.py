@@ -1,22 +1,21 @@
 """Unit: FastStream on Redis. Each message that a subscriber processes is its own run, with the broker's middleware.
 
-In a replay Redis is not used: once the broker would be connected, its subscriber gets the recorded message. A broker
+In a replay Redis is not used: once the application has started, its subscriber gets the recorded message. A broker
 that no `FastStream` application runs (a router of FastAPI) has no units.
 """
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import json
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.model import guard
 from spanreplay.model.call import Effect, Kind
 from spanreplay.model.errors import ReplayMiss
 from spanreplay.runtime.calls.function_calls import FunctionCall, call_async
 from spanreplay.runtime.calls.open_call import no_plumbing, plumbing
-from spanreplay.runtime.lanes import Lane, inside_lane
 from spanreplay.runtime.run import active_run
 from spanreplay.units import factory
 from spanreplay.units.jobs import Ended, is_replay, keep_encodable, not_here, record_job_async, replay_jobs_async
@@ -31,7 +30,6 @@ _SUBSCRIBER, _NUMBER, _MESSAGE = "subscriber", "number", "message"
 _MODULES: Final = "faststream.redis."
 _subscribers: Final[dict[int, tuple[int, Any]]] = {}
 """The subscribers of started applications by `id`, each with its number."""
-_playing: Final[set[asyncio.Task[NoReturn]]] = set()
 
 
 def install(module: Any, patches: Patches) -> None:
@@ -42,8 +40,8 @@ def install(module: Any, patches: Patches) -> None:
     elif module.__name__ == "faststream._internal.cli.supervisors.basereload":
         patches.wrap(module.BaseReload, "run", _supervise)
     elif module.__name__ == "faststream.middlewares.acknowledgement.middleware":
-        acknowledge = "_AcknowledgementMiddleware__do_with_logging"
-        patches.wrap(module._AcknowledgementMiddleware, acknowledge, _acknowledge)
+        for name in ("ack", "nack", "reject"):
+            patches.wrap(module._AcknowledgementMiddleware, f"_AcknowledgementMiddleware__{name}", _acknowledge)
     elif module.__name__ == "faststream.redis.publisher.producer":
         for producer in (module.BaseRedisFastProducer, module.RedisFastProducer, module.RedisClusterFastProducer):
             for name in {"publish", "publish_batch", "request"}.intersection(vars(producer)):
@@ -155,11 +153,6 @@ async def _connect(wrapped: Any, app: Any, args: Any, kwargs: Any) -> Any:
         for subscriber in broker.subscribers:
             await SubscriberUsecase.start(subscriber)
             subscriber.running = True
-    run = active_run()
-    if run is not None and not _playing:
-        with inside_lane(Lane(f"{run.root_lane.path}/units")):  # the program's own tasks keep their numbers
-            # Beside the hooks that follow: messages may come before these are done
-            _playing.add(asyncio.create_task(replay_jobs_async(_work, _describe_end)))
     return None
 
 
@@ -179,10 +172,12 @@ def _supervise(wrapped: Any, supervisor: Any, args: Any, kwargs: Any) -> Any:
 
 
 async def _start(wrapped: Any, app: Any, args: Any, kwargs: Any) -> Any:
-    try:
-        result = await wrapped(*args, **kwargs)
-    except ReplayMiss:  # the session has noted it, unless a hook was not done when the first message came
-        return await asyncio.Event().wait()
+    """The application has started: a replay now processes the recorded message."""
+    if is_replay():
+        with contextlib.suppress(ReplayMiss):  # noted by the session, unless a hook went on beside the first message
+            await wrapped(*args, **kwargs)
+        await replay_jobs_async(_work, _describe_end)
+    result = await wrapped(*args, **kwargs)
     guard.guarded("the start of a worker", factory.begin_units)
     return result
 
