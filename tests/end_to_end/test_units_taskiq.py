@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+import httpx
 import pytest
 
 from support.provider import Provider
@@ -14,7 +15,7 @@ from support.queue_programs import TASKIQ_APP
 from support.redis_server import a_redis
 from support.replaying import TIMEOUT_S, Workplace
 from support.suites import replay_suite
-from support.units import trace_of
+from support.units import ASKING, COMMAND, prepare, response_of, serve, trace_of
 from support.workers import input_of, kill_under_way, output_of, record_until, units_of
 
 WORKER: Final = ("-m", "taskiq", "worker", "--workers", "1", "shop:broker")
@@ -103,3 +104,45 @@ def test_p3_after_a_kill_only_the_taskiq_task_under_way_is_incomplete(provider: 
     ended = [unit for unit in units if unit is not cut]
     assert all(unit.completeness().is_complete for unit in ended)
     assert place.replay(*WORKER, source=ended[-1].run_id).status == 0
+
+
+WEB: Final = f"""{ASKING}
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+from taskiq_redis import RedisStreamBroker
+
+broker = RedisStreamBroker("redis://127.0.0.1:REDIS")
+
+@broker.task
+async def note(number):
+    return number
+
+@asynccontextmanager
+async def lifespan(app):
+    await broker.startup()
+    yield
+
+app = FastAPI(lifespan=lifespan)
+
+@app.get("/chat")
+async def chat():
+    published = await note.kiq(3)
+    return {{"told": published.task_id, "reply": await ask("question")}}
+"""
+
+
+def test_p4_a_request_that_publishes_a_taskiq_task_replays_without_redis(provider: Provider, tmp_path: Path) -> None:
+    """A program that is no worker connects its broker when it starts; its replay does not, and publishes nothing."""
+    with a_redis(tmp_path) as port:
+        place = prepare(tmp_path, provider, WEB.replace("REDIS", str(port)))
+        with serve(place) as server:
+            answer = httpx.get(f"{server.url}/chat", timeout=TIMEOUT_S)
+            server.await_ends()
+            server.stop()
+    provider.stop()
+    (unit,) = server.units()
+    assert unit.completeness().is_complete, unit.completeness().reasons
+    assert [call.name for call in unit.calls if call.kind == "tool"] == ["taskiq.kick"]
+    assert response_of(unit)["body"]["text"] == answer.text
+    assert place.replay(*COMMAND, source=unit.run_id).verdict["verdict"] == "identical"

@@ -146,11 +146,16 @@ def _describe_end(told: Mapping[str, Any]) -> Ended:
 
 # ── published tasks ─────────────────────────────────────────────────────────────────────────────────
 def _make_broker(wrapped: Any, broker: Any, args: Any, kwargs: Any) -> Any:
-    """Wrap `kick` on the instance, because every broker class has its own."""
+    """Wrap `kick` and `startup` on the instance, because every broker class has its own."""
     made = wrapped(*args, **kwargs)
     if not _LOCAL.intersection(each.__name__ for each in type(broker).__mro__):
-        guard.guarded("a broker", lambda: setattr(broker, "kick", wrapt.FunctionWrapper(broker.kick, _publish)))
+        guard.guarded("a broker", _take_broker, broker)
     return made
+
+
+def _take_broker(broker: Any) -> None:
+    broker.kick = wrapt.FunctionWrapper(broker.kick, _publish)
+    broker.startup = wrapt.FunctionWrapper(broker.startup, _start)
 
 
 async def _publish(wrapped: Any, broker: Any, args: Any, kwargs: Any) -> Any:
@@ -207,10 +212,9 @@ async def _listen(wrapped: Any, receiver: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _take(receiver: Any) -> None:
-    """Separate a worker's own work from its program's: connecting, storing results."""
+    """Separate a worker's own work from its program's: storing results."""
     broker = receiver.broker
     _workers.add(receiver)
-    broker.startup = wrapt.FunctionWrapper(broker.startup, _start)
     for name in ("startup", "set_result"):
         setattr(broker.result_backend, name, _apart(getattr(broker.result_backend, name)))
     progress = broker.result_backend.set_progress
