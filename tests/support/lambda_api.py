@@ -87,7 +87,7 @@ def serve_invocations(events: Sequence[Any], contexts: Sequence[Mapping[str, Any
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     api.address = f"127.0.0.1:{server.server_address[1]}"
-    serving = threading.Thread(target=server.serve_forever)
+    serving = threading.Thread(target=server.serve_forever, args=(0.02,))
     serving.start()
     try:
         yield api

@@ -121,7 +121,7 @@ class Provider:
         """Listen and serve in a background thread; returns self."""
         self._server = _Server(self.port, self)
         self.port = self._server.server_address[1]
-        self._thread = threading.Thread(target=self._server.serve_forever, name="provider", daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), name="provider", daemon=True)
         self._thread.start()
         return self
 
