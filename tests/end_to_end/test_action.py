@@ -20,9 +20,9 @@ ROOT: Final = Path(__file__).parents[2]
 ACTION: Final[dict[str, Any]] = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
 AGENT: Final = """
 import sys
-from openai import OpenAI
+from groq import Groq
 
-answer = OpenAI().chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": "refund at most $50"}])
+answer = Groq().chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": "refund at most $50"}])
 print(answer.choices[0].message.content)
 """
 _EXPRESSION: Final = re.compile(r"\$\{\{\s*([\w.-]+)\s*\}\}")
@@ -137,7 +137,7 @@ def test_u7_holes_pass_only_where_that_is_allowed(repository: Workplace) -> None
     """A run that was killed is incomplete, which is 4 unless the workflow says otherwise."""
     repository.write("agent.py", AGENT + "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
     with Provider() as provider:
-        repository.record("agent.py", status=-9, OPENAI_BASE_URL=f"http://127.0.0.1:{provider.port}/v1")
+        repository.record("agent.py", status=-9, GROQ_BASE_URL=provider.url)
     assert repository.run("export", "latest", "-o", "killed.replay").returncode == 0
     repository.write("agent.py", AGENT)
     given = {"install": "false", "command": "python agent.py", "recordings": "killed.replay"}

@@ -21,9 +21,9 @@ from support.units import COMMAND, prepare, serve
 AGENT: Final = """
 import sys
 import spanreplay
-from openai import OpenAI
+from groq import Groq
 
-client = OpenAI()
+client = Groq()
 
 @spanreplay.boundary("tool", name="find_customer", effect="read")
 def find_customer(number):
@@ -160,10 +160,10 @@ def test_s44_what_cannot_be_hidden_is_refused(provider: Provider, workplace: Wor
 
 APP: Final = """
 from fastapi import FastAPI, Request
-from openai import AsyncOpenAI
+from groq import AsyncGroq
 
 app = FastAPI()
-client = AsyncOpenAI()
+client = AsyncGroq()
 
 @app.post("/chat")
 async def chat(request: Request):

@@ -17,9 +17,9 @@ AGENT = """
 import os, random, shutil, sqlite3, sys, time
 from pathlib import Path
 import spanreplay
-from openai import OpenAI
+from groq import Groq
 
-client = OpenAI(max_retries=0)
+client = Groq(max_retries=0)
 SYSTEM = "be brief"
 
 def ask(text):

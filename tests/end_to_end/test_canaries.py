@@ -33,7 +33,7 @@ import json, logging, os, sys
 from urllib.parse import quote
 import httpx
 import spanreplay
-from openai import OpenAI
+from groq import Groq
 from opentelemetry import baggage, propagate
 
 SERVER = os.environ["SERVER"]
@@ -79,7 +79,7 @@ def in_baggage(canary):
 
 def prompted(canary):
     messages = [{"role": "user", "content": f"remember {canary} for me"}]
-    OpenAI().chat.completions.create(model="gpt-x", messages=messages)
+    Groq().chat.completions.create(model="gpt-x", messages=messages)
 
 def printed(canary):
     print("printed", canary)

@@ -7,9 +7,9 @@ from support.replaying import Workplace
 
 AGENT = """
 import asyncio
-from openai import AsyncOpenAI
+from groq import AsyncGroq
 
-client = AsyncOpenAI()
+client = AsyncGroq()
 
 async def ask(question):
     done = await client.chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": question}])

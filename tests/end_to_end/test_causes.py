@@ -13,7 +13,7 @@ from support.replaying import Replayed, Workplace
 
 AGENT = """
 import os, sys
-from openai import OpenAI
+from groq import Groq
 import spanreplay
 from prompts import SYSTEM
 
@@ -30,7 +30,7 @@ def refund(order):
     return "refunded"
 
 
-client = OpenAI()
+client = Groq()
 orders = find_orders("ACME")
 chosen = orders[1 if change == "choice" else 0]["order"]
 question = f"Say something {os.environ.get('TONE', 'friendly')} about {chosen}"
@@ -214,9 +214,9 @@ def test_s35_n9_ignored_field_that_decides_a_branch_is_reported(recorded: Workpl
 
 CHAT = """
 import os
-from openai import OpenAI
+from groq import Groq
 
-client = OpenAI()
+client = Groq()
 messages = []
 for turn in range(1, 13):
     text = f"question {turn}"
@@ -249,7 +249,7 @@ def test_s56_changed_turn_is_the_one_cause(on_change: str, provider: Provider, w
 
 TOOLS = """
 import json
-from openai import OpenAI
+from groq import Groq
 import spanreplay
 
 
@@ -258,7 +258,7 @@ def look(q):
     return f"nothing about {q}"
 
 
-client = OpenAI()
+client = Groq()
 schema = {"type": "object", "properties": {"q": {"type": "string"}}}
 tools = [{"type": "function", "function": {"name": "look", "parameters": schema}}]
 messages = [{"role": "user", "content": 'use tool look with {"q": "a"} and use tool look with {"q": "b"}'}]
@@ -286,11 +286,11 @@ def test_n5_random_ids_of_a_live_model_change_no_key(provider: Provider, workpla
 
 PROMPTED = """
 from pathlib import Path
-from openai import OpenAI
+from groq import Groq
 
 system = Path("prompts/system.txt").read_text()
 messages = [{"role": "system", "content": system}, {"role": "user", "content": "Where is my order?"}]
-print(OpenAI().chat.completions.create(model="gpt-x", messages=messages).choices[0].message.content)
+print(Groq().chat.completions.create(model="gpt-x", messages=messages).choices[0].message.content)
 """
 
 

@@ -19,7 +19,7 @@ from support.up_server import UpServer, start_up
 GOOD = """
 import sqlite3
 from langchain_core.tools import tool
-from openai import OpenAI
+from groq import Groq
 
 PROMPT = "You refund at most $50 without asking a person."
 
@@ -32,7 +32,7 @@ def refund(order_id: str, amount: float) -> str:
     return f"refunded {amount}"
 
 messages = [{"role": "system", "content": PROMPT}, {"role": "user", "content": "The cup from A-7 came broken, $12."}]
-answer = OpenAI().chat.completions.create(model="gpt-x", messages=messages, temperature=0.7)
+answer = Groq().chat.completions.create(model="gpt-x", messages=messages, temperature=0.7)
 print(answer.choices[0].message.content)
 print(refund.invoke({"order_id": "A-7", "amount": 12.0}))
 """

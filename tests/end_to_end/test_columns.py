@@ -16,9 +16,9 @@ from support.up_server import start_up
 
 AGENT = """
 import os
-from openai import OpenAI
+from groq import Groq
 messages = [{"role": "system", "content": "You are terse."}, {"role": "user", "content": "hello"}]
-OpenAI().chat.completions.create(
+Groq().chat.completions.create(
     model=os.environ["MODEL"], temperature=float(os.environ["TEMPERATURE"]), messages=messages)
 """
 

@@ -16,7 +16,7 @@ from support.replaying import TIMEOUT_S, Workplace
 
 AGENT: Final = """
 import datetime, json, os, random, sys
-from openai import OpenAI
+from groq import Groq
 import spanreplay
 
 def world(name):
@@ -62,7 +62,7 @@ SYSTEM, TEMPERATURE = "You refund orders.", 0.25
 def ask(text):
     asked = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": text}]
     model = os.environ.get("MODEL", "gpt-x")
-    made = OpenAI().chat.completions.create(model=model, temperature=TEMPERATURE, messages=asked)
+    made = Groq().chat.completions.create(model=model, temperature=TEMPERATURE, messages=asked)
     return made.choices[0].message.content
 
 name = sys.argv[1]

@@ -18,8 +18,8 @@ from support.up_server import start_up
 
 AGENT = """
 import os
-from openai import OpenAI
-client = OpenAI()
+from groq import Groq
+client = Groq()
 for number in range(int(os.environ.get("TIMES", "1"))):
     for temperature in (0, 0.9):
         messages = [{"role": "user", "content": f"hello at {temperature}"}]

@@ -17,8 +17,8 @@ from support.up_server import start_up
 
 FIRST, SECOND = "jane.doe@acme-refunds.com", "john.roe@acme-refunds.com"
 AGENT = f"""
-from openai import OpenAI
-client = OpenAI()
+from groq import Groq
+client = Groq()
 for address in ("{FIRST}", "{SECOND}", "{FIRST}"):
     prompt = f"Refund the order of {{address}} and write to her."
     answer = client.chat.completions.create(model="gpt-x", messages=[{{"role": "user", "content": prompt}}])

@@ -151,11 +151,11 @@ def _check_saved(workplace: Workplace) -> None:
 
 STREAMING = """
 import os
-from openai import OpenAI
+from groq import Groq
 
 text = ""
 done = False
-for event in OpenAI(max_retries=0).chat.completions.create(
+for event in Groq(max_retries=0).chat.completions.create(
     model="gpt-4o", stream=True, messages=[{"role": "user", "content": "go"}]
 ):
     for choice in event.choices:

@@ -12,8 +12,8 @@ from support.provider import Provider
 from support.replaying import BIN, Replayed, Workplace
 
 AGENT = """
-from openai import OpenAI
-client = OpenAI()
+from groq import Groq
+client = Groq()
 answer = client.chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": "hello"}])
 print(answer.choices[0].message.content)
 """

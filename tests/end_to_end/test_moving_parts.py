@@ -15,7 +15,7 @@ import datetime, json, os
 from pathlib import Path
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
-from openai import OpenAI
+from groq import Groq
 import spanreplay
 
 change = os.environ.get("CHANGE", "")
@@ -32,7 +32,7 @@ def get_price(symbol):
     return Path("price.txt").read_text().strip()
 
 
-client = OpenAI()
+client = Groq()
 documents = Index().invoke("refund policy")
 price = get_price("ACME")
 system = "You are careful." if change != "prompt" else "You are bold."

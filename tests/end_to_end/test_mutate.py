@@ -13,14 +13,14 @@ from support.replaying import BIN, Workplace
 
 AGENT = """
 import json
-from openai import OpenAI
+from groq import Groq
 import spanreplay
 
 @spanreplay.boundary("tool", effect="read")
 def price(symbol):
     return {"price": 12.5, "source": "feed-a"}
 
-client = OpenAI()
+client = Groq()
 reply = client.chat.completions.create(model="gpt-4o", messages=[{"role": "user", "content": "go"}])
 found = price("ACME")
 print("slow path" if reply.service_tier != "default" else "fast path")

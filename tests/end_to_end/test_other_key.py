@@ -13,9 +13,9 @@ from support.replaying import TIMEOUT_S, Replayed, Workplace
 from support.units import COMMAND, prepare, serve
 
 AGENT: Final = """
-from openai import OpenAI
+from groq import Groq
 
-client = OpenAI()
+client = Groq()
 
 def ask(text):
     messages = [{"role": "system", "content": "Support is at help@acme.example."}, {"role": "user", "content": text}]
@@ -28,7 +28,7 @@ open("sent.txt", "w").write("ann@acme.example, bob@acme.example\\n" * 3)
 """
 SERVED: Final = """
 import spanreplay
-from openai import OpenAI
+from groq import Groq
 
 @spanreplay.boundary("tool", name="look_up", effect="read")
 def look_up(name):
@@ -36,7 +36,7 @@ def look_up(name):
 
 found = look_up("all")
 asked = [{"role": "user", "content": f"write to {found[0]}"}]
-print(OpenAI().chat.completions.create(model="gpt-x", messages=asked).choices[0].message.content)
+print(Groq().chat.completions.create(model="gpt-x", messages=asked).choices[0].message.content)
 """
 HIDDEN: Final = "values that redaction hides"
 
@@ -98,10 +98,10 @@ def test_s62_another_hidden_value_of_an_answer_is_found_without_the_key(
 
 APP: Final = """
 from fastapi import FastAPI, Request
-from openai import AsyncOpenAI
+from groq import AsyncGroq
 
 app = FastAPI()
-client = AsyncOpenAI()
+client = AsyncGroq()
 
 @app.post("/chat")
 async def chat(request: Request):

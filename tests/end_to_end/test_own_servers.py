@@ -8,14 +8,14 @@ from support.provider import Provider
 from support.replaying import Workplace
 
 APP = """
-from openai import AsyncOpenAI
+from groq import AsyncGroq
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 async def ask(request):
     question = (await request.json())["question"]
-    done = await AsyncOpenAI().chat.completions.create(
+    done = await AsyncGroq().chat.completions.create(
         model="gpt-x", messages=[{"role": "user", "content": PROMPT + question}]
     )
     return JSONResponse({"answer": done.choices[0].message.content})
@@ -45,12 +45,12 @@ with TestClient(app) as client:
 """,
     "socket": """
 import http.server, json, threading, urllib.request
-from openai import OpenAI
+from groq import Groq
 
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         question = json.loads(self.rfile.read(int(self.headers["content-length"])))["question"]
-        done = OpenAI().chat.completions.create(
+        done = Groq().chat.completions.create(
             model="gpt-x", messages=[{"role": "user", "content": PROMPT + question}]
         )
         content = json.dumps({"answer": done.choices[0].message.content}).encode()

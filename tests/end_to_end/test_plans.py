@@ -14,9 +14,9 @@ LLM = "llm:openai.chat.completions"
 AGENT = """
 import json, os, sys
 import spanreplay
-from openai import OpenAI
+from groq import Groq
 
-client = OpenAI(max_retries=0)
+client = Groq(max_retries=0)
 
 def ask(text):
     messages = [{"role": "system", "content": "be brief. "}, {"role": "user", "content": text}]

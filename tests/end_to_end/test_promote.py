@@ -18,7 +18,7 @@ from support.units import CHAT, COMMAND, path_of, serve
 
 AGENT: Final = """
 import spanreplay
-from openai import OpenAI
+from groq import Groq
 from rules import may_trade
 
 @spanreplay.boundary("tool", effect="read")
@@ -30,7 +30,7 @@ def place_order(notional):
     return {"state": "filled", "notional": notional}
 
 def ask(text):
-    made = OpenAI().chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
+    made = Groq().chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
     return made.choices[0].message.content
 
 print(ask("shall I trade?"))
@@ -180,14 +180,14 @@ def test_s49_a_request_of_a_service_is_promoted(provider: Provider, tmp_path: Pa
 
 RIGHT: Final = """
 import spanreplay
-from openai import OpenAI
+from groq import Groq
 from rules import round_price
 
 @spanreplay.boundary("tool", effect="read")
 def find_price(what):
     return 190
 
-made = OpenAI().chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": "hello"}])
+made = Groq().chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": "hello"}])
 print(made.choices[0].message.content, round_price(find_price("shares")))
 """
 ROUND: Final = "def round_price(price):\n    return price\n"

@@ -23,10 +23,10 @@ from support.units import COMMAND, await_true, prepare, serve
 ASK: Final = """
 import time, uuid
 
-from openai import OpenAI
+from groq import Groq
 
 def ask(text, name):
-    made = OpenAI().chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
+    made = Groq().chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
     if name == "nobody":
         raise KeyError(name)
     return {"reply": made.choices[0].message.content, "to": name, "at": time.time(), "id": uuid.uuid4().hex}

@@ -22,9 +22,9 @@ MONDAY, TUESDAY = "1790000000", "1790086400"
 AGENT = """
 import asyncio, os, random, sys, time
 import spanreplay
-from openai import AsyncOpenAI
+from groq import AsyncGroq
 
-client = AsyncOpenAI(max_retries=0)
+client = AsyncGroq(max_retries=0)
 
 async def ask(text):
     messages = [{"role": "user", "content": text}]

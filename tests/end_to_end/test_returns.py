@@ -13,9 +13,9 @@ AGENT = """
 import queue
 import threading
 
-from openai import OpenAI
+from groq import Groq
 
-client, questions, answers = OpenAI(), queue.Queue(), []
+client, questions, answers = Groq(), queue.Queue(), []
 
 
 def work():

@@ -24,23 +24,23 @@ from support.units import ended_runs
 GUNICORN: Final = ("gunicorn", "--no-control-socket")
 WSGI: Final = """
 import os
-from openai import OpenAI
+from groq import Groq
 
 def app(environ, start_response):
     messages = [{"role": "user", "content": environ["PATH_INFO"]}]
-    OpenAI().chat.completions.create(model="gpt-x", messages=messages)
+    Groq().chat.completions.create(model="gpt-x", messages=messages)
     body = str(os.getpid()).encode()
     start_response("200 OK", [("content-length", str(len(body)))])
     return [body]
 """
 ASGI: Final = """
 import os
-from openai import AsyncOpenAI
+from groq import AsyncGroq
 
 async def app(scope, receive, send):
     assert scope["type"] == "http"
     messages = [{"role": "user", "content": scope["path"]}]
-    await AsyncOpenAI().chat.completions.create(model="gpt-x", messages=messages)
+    await AsyncGroq().chat.completions.create(model="gpt-x", messages=messages)
     body = str(os.getpid()).encode()
     headers = [(b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -48,11 +48,11 @@ async def app(scope, receive, send):
 """
 ASK: Final = """
 import os, signal, sys, time
-from openai import OpenAI
+from groq import Groq
 
 def ask(text):
     messages = [{"role": "user", "content": text}]
-    return OpenAI().chat.completions.create(model="gpt-x", messages=messages)
+    return Groq().chat.completions.create(model="gpt-x", messages=messages)
 
 print(signal.getsignal(signal.SIGTERM))
 """

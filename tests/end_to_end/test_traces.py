@@ -25,13 +25,13 @@ PARENT: Final = f"00-{TRACE}-00f067aa0ba902b7-01"
 OTHER: Final = "00-" + "0af7651916cd43dd8448eb211c80319c" + "-b7ad6b7169203331-01"
 BACK: Final = """
 from fastapi import FastAPI
-from openai import OpenAI
+from groq import Groq
 
 app = FastAPI()
 
 @app.get("/{text}")
 def answer(text: str):
-    made = OpenAI().chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
+    made = Groq().chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
     return {"reply": made.choices[0].message.content}
 """
 FRONT: Final = """

@@ -14,13 +14,13 @@ pytest_plugins = ["pytester"]
 
 AGENT: Final = """
 import json, os
-import openai, pytest, spanreplay
+import groq, pytest, spanreplay
 from spanreplay.testing import assert_judge
 
 TOOL = {"type": "function", "function": {"name": "refund", "parameters": {"type": "object", "properties": {}}}}
 
 def ask(messages, **more):
-    with openai.OpenAI(max_retries=0) as client:
+    with groq.Groq(max_retries=0) as client:
         return client.chat.completions.create(model="gpt-4o", messages=messages, **more).choices[0].message
 
 @spanreplay.boundary("tool")

@@ -18,11 +18,11 @@ pytest_plugins = ["pytester"]
 
 AGENT: Final = """
 import json
-import openai, pytest, spanreplay
+import groq, pytest, spanreplay
 from spanreplay.testing import Call, assert_judge, assert_trajectory, calibrate_judge
 
 def ask(text):
-    with openai.OpenAI(max_retries=0) as client:
+    with groq.Groq(max_retries=0) as client:
         messages = [{"role": "user", "content": text}]
         return client.chat.completions.create(model="gpt-4o", messages=messages).choices[0].message.content
 

@@ -13,13 +13,13 @@ pytest_plugins = ["pytester"]
 
 AGENT = """
 import asyncio, os
-import openai, pytest
+import groq, pytest
 import spanreplay
 
 PROMPT = os.environ.get("PROMPT", "what is the capital of France?")
 
 def ask(prompt=PROMPT):
-    with openai.OpenAI(max_retries=0) as client:
+    with groq.Groq(max_retries=0) as client:
         answer = client.chat.completions.create(model="gpt-4o", messages=[{"role": "user", "content": prompt}])
     return answer.choices[0].message.content
 """
@@ -139,7 +139,7 @@ def test_u6_asyncio_and_xdist(pytester: pytest.Pytester, provider: Provider) -> 
     """Concurrent calls in asyncio.run, anyio's runner and parametrised tests replay, also in two processes at once."""
     tests = """
 async def fan_out(prompt):
-    async with openai.AsyncOpenAI(max_retries=0) as client:
+    async with groq.AsyncGroq(max_retries=0) as client:
         def one(n):
             return client.chat.completions.create(
                 model="gpt-4o", messages=[{"role": "user", "content": f"{prompt} {n}"}])
@@ -243,7 +243,7 @@ class TestFixture:
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(["*--replay-strict: calls ran live*"])
     with Provider() as other, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OPENAI_BASE_URL", other.openai_url)
+        patch.setenv("GROQ_BASE_URL", other.url)
         _run(pytester, "--replay-mode=off").assert_outcomes(passed=2)
         assert len(other.requests) == 2
 

@@ -11,11 +11,11 @@ pytest_plugins = ["pytester"]
 
 TESTS = """
 import os, shutil
-import openai, pytest
+import groq, pytest
 import spanreplay
 
 def ask(prompt):
-    with openai.OpenAI(max_retries=0) as client:
+    with groq.Groq(max_retries=0) as client:
         answer = client.chat.completions.create(model="gpt-4o", messages=[{"role": "user", "content": prompt}])
     return answer.choices[0].message.content
 

@@ -243,13 +243,13 @@ def test_s31_tools_of_an_mcp_server_are_tools(tmp_path: Path) -> None:
 
 AGENT: Final = """
 import json, os
-import openai, pytest, spanreplay
+import groq, pytest, spanreplay
 from spanreplay.testing import Call, assert_trajectory
 
 TOOL = {"type": "function", "function": {"name": "refund", "parameters": {"type": "object", "properties": {}}}}
 
 def ask(text):
-    with openai.OpenAI(max_retries=0) as client:
+    with groq.Groq(max_retries=0) as client:
         messages = [{"role": "user", "content": text}]
         return client.chat.completions.create(model="gpt-4o", messages=messages, tools=[TOOL]).choices[0].message
 
@@ -295,7 +295,7 @@ def test_s31_s29_a_replayed_test_asserts_its_trajectory(pytester: pytest.Pyteste
         ]
     )
     with Provider() as other, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OPENAI_BASE_URL", other.openai_url)
+        patch.setenv("GROQ_BASE_URL", other.url)
         off = pytester.runpytest_subprocess(*OURS, "--replay-mode=off", "-rs", timeout=600)
     off.assert_outcomes(skipped=2)
     off.stdout.fnmatch_lines(["*nothing is known about the test's calls*"])

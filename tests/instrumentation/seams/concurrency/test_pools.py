@@ -12,11 +12,11 @@ from support.replaying import Workplace
 
 ASKING = """
 import functools, multiprocessing, os, sys
-import openai
+import groq
 
 @functools.cache
 def client():
-    return openai.OpenAI()
+    return groq.Groq()
 
 def ask(item):
     question = os.environ.get("QUESTION", "item") if item == 3 else "item"
