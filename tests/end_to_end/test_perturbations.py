@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+from support.nested_pytest import OURS_AND_RUNNERS
 from support.provider import Provider
 from support.replaying import Workplace
 
@@ -54,7 +55,8 @@ def test_s38_given_finds_a_broken_invariant(provider: Provider, workplace: Workp
     done = _run(workplace, str(workplace.python), "agent.py")
     assert done.returncode == 0, done.stderr
     provider.stop()
-    done = _run(workplace, str(workplace.python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_refund.py")
+    suite = ("-m", "pytest", "-q", "-p", "no:cacheprovider", *OURS_AND_RUNNERS, "test_refund.py")
+    done = _run(workplace, str(workplace.python), *suite)
     assert done.returncode == 1, done.stdout
     assert "assert 80 <= 79" in done.stdout
     assert "plan=Plan().changed('serve').set('tool:order[1].response.paid = 79')" in done.stdout
