@@ -19,7 +19,7 @@ class RealtimeServer:
 
     def __init__(self) -> None:
         self._server = websockets.sync.server.serve(_serve, "127.0.0.1", 0)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
 
     @property
     def url(self) -> str:

@@ -85,7 +85,7 @@ def a_slack(events: Sequence[dict[str, Any]]) -> Iterator[Slack]:
     with ThreadingHTTPServer(("127.0.0.1", 0), Api) as api, serve(slack.serve_events, "127.0.0.1", 0) as socket:
         slack.url = f"http://127.0.0.1:{api.server_port}/api/"
         slack.socket_url = f"ws://127.0.0.1:{socket.socket.getsockname()[1]}/"
-        threads = [threading.Thread(target=each.serve_forever, args=(0.02,)) for each in (api, socket)]
+        threads = [threading.Thread(target=each.serve_forever) for each in (api, socket)]
         for thread in threads:
             thread.start()
         try:
