@@ -42,7 +42,7 @@ def _work(text: str) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("literal", _LITERALS)
-@pytest.mark.sampled(90)
+@pytest.mark.sampled(45)
 def test_r4_work_is_linear_on_adversarial_text(literal: str) -> None:
     """Twice the repetitions of an anchor, alone or before any class of characters, take twice the work."""
     for filler in ("", *_CLASSES):

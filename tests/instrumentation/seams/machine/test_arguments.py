@@ -154,7 +154,7 @@ def _replay(run_id: str, case: Case, folder: Path, changed: str = "") -> dict[st
 
 
 @pytest.mark.parametrize("at", range(len(CASES)), ids=[f"{n}-{'-'.join(c.arguments)}"[:60] for n, c in CASES])
-@pytest.mark.sampled(40)
+@pytest.mark.sampled(24)
 def test_n14_another_argument_is_another_run(at: int, folder: Path) -> None:
     """The same call is identical; if any one of its arguments changes, the replay has diverged."""
     function, case = CASES[at]
