@@ -11,8 +11,9 @@ import pytest
 
 from support.changed import load, record_agent, replay_agent
 from support.effect_programs import mutate, random_steps, write
+from support.sampling import IS_WHOLE
 
-PROGRAMS = int(os.environ.get("SPANREPLAY_TEST_EFFECTS", "6"))
+PROGRAMS = int(os.environ.get("SPANREPLAY_TEST_EFFECTS", "12" if IS_WHOLE else "6"))
 """Number of programs recorded; 2,500 of them, with their mutations, are 10,000 verdicts."""
 MUTATIONS = 4
 
