@@ -17,9 +17,9 @@ from contextlib import asynccontextmanager
 
 from blockbuster import BlockBuster, BlockingError
 from fastapi import FastAPI
-from openai import AsyncOpenAI
+from groq import AsyncGroq
 
-client = AsyncOpenAI()
+client = AsyncGroq()
 
 @asynccontextmanager
 async def lifespan(app):

@@ -17,17 +17,17 @@ HEAD: Final = """
 import asyncio, random, time
 from concurrent.futures import ThreadPoolExecutor
 
-from openai import AsyncOpenAI, OpenAI
+from groq import AsyncGroq, Groq
 import spanreplay
 
 SEED = random.random()
 
 def ask(text):
-    made = OpenAI().chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
+    made = Groq().chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
     return made.choices[0].message.content
 
 async def ask_async(text):
-    made = await AsyncOpenAI().chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
+    made = await AsyncGroq().chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
     return made.choices[0].message.content
 
 ask("before all units")

@@ -18,12 +18,12 @@ APP: Final = """
 import logging, random, time
 
 from fastapi import FastAPI
-from openai import AsyncOpenAI
+from groq import AsyncGroq
 from opentelemetry import trace
 import spanreplay
 
 logging.basicConfig(filename="log.txt")
-client = AsyncOpenAI()
+client = AsyncGroq()
 app = FastAPI()
 
 @spanreplay.boundary("tool")

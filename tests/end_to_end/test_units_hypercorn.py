@@ -136,11 +136,11 @@ def test_p5_a_client_of_hypercorn_that_went_away_cancels_its_unit(provider: Prov
 
 
 WSGI: Final = """
-from openai import OpenAI
+from groq import Groq
 
 def app(environ, start_response):
     text = environ["wsgi.input"].read().decode()
-    made = OpenAI().chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
+    made = Groq().chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
     start_response("200 OK", [("content-type", "text/plain")])
     return [made.choices[0].message.content.encode()]
 """

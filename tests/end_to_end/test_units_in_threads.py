@@ -38,9 +38,9 @@ def serve(answer, port):
 APP: Final = """
 import sys, threading, time
 import porch
-from openai import AsyncOpenAI, OpenAI
+from groq import AsyncGroq, Groq
 
-client, plain, is_asked, is_noted = AsyncOpenAI(), OpenAI(), threading.Event(), threading.Event()
+client, plain, is_asked, is_noted = AsyncGroq(), Groq(), threading.Event(), threading.Event()
 
 async def answer(text):
     is_asked.set()
@@ -110,9 +110,9 @@ ASKS_ITSELF: Final = """
 import sys, threading, time
 import httpx, uvicorn
 from fastapi import FastAPI
-from openai import OpenAI
+from groq import Groq
 
-app, client = FastAPI(), OpenAI()
+app, client = FastAPI(), Groq()
 
 def ask(text):
     made = client.chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])

@@ -12,6 +12,7 @@ import pytest
 from support.notebooks import ASKING, EXECUTE, KERNEL, a_kernel, cells_of, make_place, read_outputs, write_notebook
 from support.provider import Provider
 from support.replaying import TIMEOUT_S
+from support.suites import insist_identical, replay_suite
 from support.units import await_true
 from support.workers import input_of, output_of, units_of
 
@@ -48,10 +49,10 @@ def test_p3_p4_each_cell_of_an_executed_notebook_is_a_run_and_replays(provider: 
     assert output_of(units[6])["error"] == {"ename": "KeyError", "evalue": "'of the cell'"}
     alone = place.replay(*KERNEL, source=units[0].run_id)
     assert alone.status == 0, alone.stderr
-    for unit in units[1:]:
-        warm = place.replay(*KERNEL, source=unit.run_id, options=("--warm", "all"))
-        assert warm.status == 0, warm.stderr
-        assert all(not each["why"] for each in warm.verdict["warm_up"]["units"])
+    warm = place.replay(*KERNEL, source=units[-1].run_id, options=("--warm", "all"))
+    assert warm.status == 0, warm.stderr
+    assert all(not each["why"] for each in warm.verdict["warm_up"]["units"])
+    insist_identical(place, *KERNEL, units=units[1:], options=("--warm", "all"))
 
 
 def _joined(outputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -199,9 +200,10 @@ await asyncio.gather(think("slow question-2"), tick())"""
     assert [unit.completeness().is_complete for unit in units] == [True, True, True, False, True]
     names = [output_of(unit)["error"]["ename"] for unit in units[1:4]]
     assert names == ["KeyboardInterrupt", "CancelledError", "KeyboardInterrupt"]
-    for unit, status in zip(units[1:], (0, 0, 4, 0), strict=True):
-        warm = place.replay(*KERNEL, source=unit.run_id, options=("--warm", "all"))
-        assert warm.status == status, warm.stderr
+    runs = [word for unit in units[1:] for word in ("--run", unit.run_id)]
+    suite = replay_suite(place, *KERNEL, options=(*runs, "--warm", "all"))
+    told = [suite.words()[unit.run_id] for unit in units[1:]]
+    assert told == ["identical", "identical", "incomplete", "identical"], suite.stderr
 
 
 def test_p2_p4_a_task_that_a_cell_starts_goes_on_while_others_are_executed(provider: Provider, tmp_path: Path) -> None:
@@ -226,9 +228,7 @@ await asyncio.sleep(0)"""
     provider.stop()
     units = cells_of(place)
     assert all(unit.completeness().is_complete for unit in units)
-    for unit in units[1:]:
-        warm = place.replay(*KERNEL, source=unit.run_id, options=("--warm", "all"))
-        assert warm.status == 0, warm.stderr
+    insist_identical(place, *KERNEL, units=units[1:], options=("--warm", "all"))
 
 
 def test_p3_p4_a_suite_replays_cells_that_stand_for_themselves_from_one_start(

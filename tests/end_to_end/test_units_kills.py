@@ -31,9 +31,9 @@ APP: Final = """
 import uuid
 
 from flask import Flask, request
-from openai import OpenAI
+from groq import Groq
 
-app, client = Flask(__name__), OpenAI()
+app, client = Flask(__name__), Groq()
 
 @app.post("/chat")
 def chat():

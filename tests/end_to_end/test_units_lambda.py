@@ -13,6 +13,7 @@ from support.lambda_api import LambdaApi, serve_invocations
 from support.otlp_sink import serve as deliver
 from support.provider import Provider
 from support.replaying import TIMEOUT_S, Workplace
+from support.sampling import sampled
 from support.units import await_true, ended_runs
 from support.workers import input_of, output_of, units_of
 
@@ -20,12 +21,12 @@ RUNTIME: Final = ("-m", "awslambdaric", "app.handler")
 APP: Final = """
 import os, random, time, uuid
 
-from openai import OpenAI
+from groq import Groq
 
 STARTED, SEED = time.time(), random.random()
 
 def ask(text):
-    made = OpenAI().chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
+    made = Groq().chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
     return made.choices[0].message.content
 
 WARM = ask("warm up")
@@ -107,7 +108,7 @@ def test_p3_p4_each_invocation_is_a_run_and_replays_alone(polls: str, provider: 
         models = [call for call in unit.calls if call.kind == "llm"]
         assert models
         assert all(f"question-{number} " in call.request for call in models)
-    for unit in units[2:] if polls else units:
+    for unit in sampled(units[2:] if polls else units, 2):
         replayed = place.replay(*RUNTIME, source=unit.run_id)
         assert replayed.status == 0, replayed.stderr
         assert replayed.verdict["verdict"] == "identical"

@@ -22,10 +22,10 @@ REQUESTS, USERS, AT_ONCE = 200, 20, 40
 REPLAYED: Final = int(os.environ.get("SPANREPLAY_TEST_UNITS", "1"))
 
 ASK: Final = """
-from openai import AsyncOpenAI, OpenAI
+from groq import AsyncGroq, Groq
 
 def ask(text):
-    made = OpenAI().chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
+    made = Groq().chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
     return made.choices[0].message.content
 """
 FASTAPI: Final = """
@@ -33,7 +33,7 @@ from typing import TypedDict
 from fastapi import FastAPI
 from langgraph.graph import END, START, StateGraph
 
-client = AsyncOpenAI()
+client = AsyncGroq()
 
 class State(TypedDict, total=False):
     question: str

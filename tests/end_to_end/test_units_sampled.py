@@ -25,12 +25,12 @@ import asyncio, time
 
 import httpx
 from fastapi import FastAPI, Request, Response
-from openai import AsyncOpenAI
+from groq import AsyncGroq
 from opentelemetry import trace
 from starlette.middleware.base import BaseHTTPMiddleware
 import spanreplay
 
-client = AsyncOpenAI()
+client = AsyncGroq()
 app = FastAPI()
 
 async def ask(text):
@@ -263,13 +263,13 @@ def test_n3_p5_forked_workers_count_in_the_process_that_forked_them(provider: Pr
 
 FLASK: Final = """
 from flask import Flask
-from openai import OpenAI
+from groq import Groq
 
 app = Flask(__name__)
 
 def ask(number):
     messages = [{"role": "user", "content": f"question-{number}"}]
-    return OpenAI().chat.completions.create(model="gpt-x", messages=messages).choices[0].message.content
+    return Groq().chat.completions.create(model="gpt-x", messages=messages).choices[0].message.content
 
 @app.get("/ok/<int:number>")
 def ok(number):
@@ -281,7 +281,7 @@ def fails(number):
 """
 
 JOBS: Final = """
-from openai import OpenAI
+from groq import Groq
 from redis import Redis
 from rq import Queue
 
@@ -290,7 +290,7 @@ def queue():
 
 def answer(number):
     messages = [{"role": "user", "content": f"question-{number}"}]
-    made = OpenAI().chat.completions.create(model="gpt-x", messages=messages)
+    made = Groq().chat.completions.create(model="gpt-x", messages=messages)
     if number % 3 == 0:
         raise ValueError(number)
     return made.choices[0].message.content
@@ -319,10 +319,10 @@ def test_n3_p3_jobs_that_raise_are_kept_and_their_worker_counts_the_others(provi
 
 SCRIPT: Final = """
 import spanreplay
-from openai import OpenAI
+from groq import Groq
 
 def ask(text):
-    OpenAI().chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
+    Groq().chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
 
 ask("first")
 for number in range(3):

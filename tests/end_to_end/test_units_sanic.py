@@ -38,7 +38,7 @@ from support.units import (
 
 PYTHON: Final = ENVIRONMENTS["servers"]
 APP: Final = (
-    ASKING
+    ASKING.replace("groq", "openai").replace("Groq", "OpenAI")  # the SDK of that environment
     + """
 import asyncio, os, sys
 

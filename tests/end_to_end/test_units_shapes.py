@@ -23,10 +23,10 @@ from contextlib import asynccontextmanager
 
 from fastapi import BackgroundTasks, FastAPI, HTTPException, Request
 from fastapi.responses import PlainTextResponse, Response
-from openai import AsyncOpenAI, OpenAI
+from groq import AsyncGroq, Groq
 from starlette.middleware.base import BaseHTTPMiddleware
 
-client, one_at_a_time, kept = AsyncOpenAI(), asyncio.Semaphore(1), set()
+client, one_at_a_time, kept = AsyncGroq(), asyncio.Semaphore(1), set()
 
 async def ask(text):
     made = await client.chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
@@ -109,7 +109,7 @@ async def races():
 async def executor():
     def work():
         messages = [{"role": "user", "content": "in a thread"}]
-        return OpenAI().chat.completions.create(model="gpt-x", messages=messages).choices[0].message.content
+        return Groq().chat.completions.create(model="gpt-x", messages=messages).choices[0].message.content
     return await asyncio.get_running_loop().run_in_executor(None, work)
 """
 KEY: Final = "sk-live-4f9a8b7c6d5e4f3a2b1c0d9e8f7a6b5c"

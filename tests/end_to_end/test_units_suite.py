@@ -32,12 +32,12 @@ import logging, sys, time
 from contextlib import asynccontextmanager
 from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
-from openai import AsyncOpenAI
+from groq import AsyncGroq
 
 sys.stderr.write("the application starts\\n")
 log = logging.getLogger("app")
 log.addHandler(logging.FileHandler("app.log"))
-client = AsyncOpenAI()
+client = AsyncGroq()
 
 async def ask(text):
     made = await client.chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
@@ -65,10 +65,10 @@ def work(text: str):
 FLASK: Final = """
 import sys, uuid
 from flask import Flask
-from openai import OpenAI
+from groq import Groq
 
 sys.stderr.write("the application starts\\n")
-client = OpenAI()
+client = Groq()
 
 def ask(text):
     made = client.chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
@@ -95,7 +95,7 @@ GUNICORN: Final = ("-m", "gunicorn", "app:app", "--workers", "1", "--threads", "
 STARLETTE: Final = """
 import sys
 from contextlib import asynccontextmanager
-from openai import OpenAI
+from groq import Groq
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import PlainTextResponse
@@ -104,7 +104,7 @@ from starlette.routing import Route
 sys.stderr.write("the application starts\\n")
 
 def ask(text):
-    made = OpenAI().chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
+    made = Groq().chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
     return made.choices[0].message.content
 
 @asynccontextmanager

@@ -22,14 +22,14 @@ APP: Final = """
 import time, uuid
 
 from fastapi import FastAPI, Request
-from openai import AsyncOpenAI
+from groq import AsyncGroq
 
 app = FastAPI()
 cache, sessions, made = {}, {}, []
 
 def client():
     if not made:
-        made.append(AsyncOpenAI(default_headers={"x-made": uuid.uuid4().hex}))
+        made.append(AsyncGroq(default_headers={"x-made": uuid.uuid4().hex}))
     return made[0]
 
 async def ask(text):
@@ -172,9 +172,9 @@ SCRIPT: Final = """
 import sys, time, uuid
 
 import spanreplay
-from openai import OpenAI
+from groq import Groq
 
-client, known = OpenAI(), {}
+client, known = Groq(), {}
 
 @spanreplay.run(name="job")
 def job(ticket):
@@ -247,9 +247,9 @@ import asyncio, time, uuid
 from concurrent.futures import ThreadPoolExecutor
 
 import spanreplay
-from openai import AsyncOpenAI, OpenAI
+from groq import AsyncGroq, Groq
 
-client, patient, known, lock = OpenAI(), AsyncOpenAI(), {}, asyncio.Lock()
+client, patient, known, lock = Groq(), AsyncGroq(), {}, asyncio.Lock()
 first = client.chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": "hello"}])
 
 @spanreplay.run(name="job")
@@ -296,9 +296,9 @@ def test_p3_units_that_ran_side_by_side_warm_up(provider: Provider, place: Workp
 
 BLOCKS: Final = """
 import spanreplay
-from openai import OpenAI
+from groq import Groq
 
-client, known = OpenAI(), []
+client, known = Groq(), []
 for ticket in ("one", "two"):
     with spanreplay.run(name="block", input=ticket) as unit:
         made = client.chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": ticket}])

@@ -23,9 +23,9 @@ APP: Final = """
 import asyncio, time, uuid
 
 from fastapi import FastAPI, WebSocket, WebSocketDisconnect
-from openai import AsyncOpenAI
+from groq import AsyncGroq
 
-client = AsyncOpenAI()
+client = AsyncGroq()
 app = FastAPI()
 
 async def ask(text):

@@ -17,13 +17,13 @@ from support.units import COMMAND, path_of, prepare, serve
 
 APP: Final = """
 from fastapi import FastAPI
-from openai import OpenAI
+from groq import Groq
 from openinference.instrumentation import using_session, using_user
 
 app = FastAPI()
 
 def ask(text):
-    made = OpenAI().chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
+    made = Groq().chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
     return made.choices[0].message.content
 
 @app.get("/plain/{text}")

@@ -19,15 +19,15 @@ EXECUTE: Final = ("nbconvert", "--to", "notebook", "--execute", "--output", "don
 """The arguments of `jupyter` to execute a notebook."""
 ASKING: Final = """
 import asyncio, time, uuid
-from openai import AsyncOpenAI, OpenAI
+from groq import AsyncGroq, Groq
 
 def ask(text):
-    made = OpenAI().chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
+    made = Groq().chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
     return made.choices[0].message.content
 
 async def think(text):
     asked = [{"role": "user", "content": text}]
-    made = await AsyncOpenAI().chat.completions.create(model="gpt-x", messages=asked)
+    made = await AsyncGroq().chat.completions.create(model="gpt-x", messages=asked)
     return made.choices[0].message.content
 """
 """The code of a cell or module that calls models."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from spanreplay.model.call import Recording
 from support.replaying import Workplace
 
 
@@ -30,3 +31,10 @@ def replay_suite(place: Workplace, *command: str, options: Sequence[str]) -> Sui
     done = place.run("suite", *options, "--json", str(report), "--", str(place.python), *command)
     found = json.loads(report.read_text(encoding="utf-8")) if report.exists() else {}
     return Suite(done.stderr, done.returncode, found)
+
+
+def insist_identical(place: Workplace, *command: str, units: Sequence[Recording], options: Sequence[str] = ()) -> None:
+    """Assert that units are identical in a suite: each in a fork of one start of the program, not in a process each."""
+    runs = [word for unit in units for word in ("--run", unit.run_id)]
+    suite = replay_suite(place, *command, options=[*runs, *options])
+    assert (suite.status, suite.report["counts"]) == (0, {"identical": len(units)}), suite.stderr

@@ -27,10 +27,10 @@ COMMAND: Final = ("-m", "uvicorn", "app:app")
 ASKING: Final = """
 import time, uuid
 
-from openai import AsyncOpenAI
+from groq import AsyncGroq
 
 STARTED = time.time()
-client = AsyncOpenAI()
+client = AsyncGroq()
 
 async def ask(text):
     answer = await client.chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
@@ -41,9 +41,9 @@ FLASK: Final = """
 import time, uuid
 
 from flask import Flask, request
-from openai import OpenAI
+from groq import Groq
 
-app, client = Flask(__name__), OpenAI()
+app, client = Flask(__name__), Groq()
 
 def ask(text):
     answer = client.chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
