@@ -23,20 +23,20 @@ from support.units import COMMAND, Server, await_true, prepare, serve
 KNOWN: Final = """
 import time, uuid
 
-from openai import AsyncOpenAI, OpenAI
+from groq import AsyncGroq, Groq
 
 known = {}
 
 def ask(text):
     if text not in known:
-        made = OpenAI().chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
+        made = Groq().chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
         known[text] = made.choices[0].message.content
     return {"reply": known[text], "count": len(known), "at": time.time(), "id": uuid.uuid4().hex}
 
 async def aask(text):
     if text not in known:
         messages = [{"role": "user", "content": text}]
-        made = await AsyncOpenAI().chat.completions.create(model="gpt-x", messages=messages)
+        made = await AsyncGroq().chat.completions.create(model="gpt-x", messages=messages)
         known[text] = made.choices[0].message.content
     return {"reply": known[text], "count": len(known), "at": time.time(), "id": uuid.uuid4().hex}
 """

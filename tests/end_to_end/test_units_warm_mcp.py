@@ -23,9 +23,9 @@ SERVER: Final = """
 import time, uuid
 
 from mcp.server.mcpserver import MCPServer
-from openai import AsyncOpenAI
+from groq import AsyncGroq
 
-server, client, known = MCPServer("shop"), AsyncOpenAI(), {}
+server, client, known = MCPServer("shop"), AsyncGroq(), {}
 
 @server.tool()
 async def ask(text: str) -> dict:

@@ -18,7 +18,7 @@ import os, random, time, uuid
 from pathlib import Path
 
 from celery import Celery
-from openai import OpenAI
+from groq import Groq
 
 RESULTS = Path("results").absolute()
 RESULTS.mkdir(exist_ok=True)
@@ -28,7 +28,7 @@ app.conf.broker_connection_retry_on_startup = True
 STARTED, SEED = time.time(), random.random()
 
 def ask(text):
-    made = OpenAI().chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
+    made = Groq().chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
     return made.choices[0].message.content
 
 WARM = ask("warm up")
@@ -52,7 +52,7 @@ def note(number, text):
 RQ_APP: Final = """
 import time, uuid
 
-from openai import OpenAI
+from groq import Groq
 from redis import Redis
 from rq import Queue, get_current_job
 
@@ -62,7 +62,7 @@ def queue():
     return Queue("jobs", connection=Redis(port=PORT))
 
 def ask(text):
-    made = OpenAI().chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
+    made = Groq().chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
     return made.choices[0].message.content
 
 def answer(number, user):
@@ -82,12 +82,12 @@ import asyncio, random, time, uuid
 
 from arq import Retry, cron
 from arq.connections import RedisSettings
-from openai import AsyncOpenAI
+from groq import AsyncGroq
 
 STARTED = time.time()
 
 async def ask(text):
-    made = await AsyncOpenAI().chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
+    made = await AsyncGroq().chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
     return made.choices[0].message.content
 
 async def answer(ctx, number, user):
