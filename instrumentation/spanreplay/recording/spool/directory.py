@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import logging
 import os
 import re
@@ -12,7 +13,7 @@ from time import monotonic
 from typing import Final
 
 from spanreplay.model.private import is_plain_file, make_private
-from spanreplay.recording.spool.limits import ODD_FILES_SAID_MAX, USAGE_RESCAN_BYTES, USAGE_RESCAN_MS
+from spanreplay.recording.spool.limits import ODD_FILES_SAID_MAX, USAGE_RESCAN_BYTES, USAGE_RESCAN_MS, USAGE_SCAN_MS_MAX
 
 __all__ = [
     "ACK_SUFFIX",
@@ -114,7 +115,8 @@ class Usage:
     """Approximate number of bytes in a spool directory; shared by all writers of the process.
 
     The directory is measured at first use and after each USAGE_RESCAN_BYTES; in between, only this
-    process's own bytes are counted.
+    process's own bytes are counted. Where that takes long, a thread of its own does it: a writer writes in the middle
+    of the agent's work.
     """
 
     def __init__(self, spool: Path) -> None:
@@ -122,15 +124,19 @@ class Usage:
         self._bytes = 0
         self._unmeasured_bytes = USAGE_RESCAN_BYTES
         self._measured_at = float("-inf")
+        self._took_s = 0.0
+        """How long the last measurement took."""
+        self._measuring = 0
+        """The process in which a thread measures; 0: none."""
 
     def take(self, size: int, bytes_max: int) -> bool:
         """Count `size` more bytes if they fit within `bytes_max`; return whether they do. May list the directory."""
         if self._unmeasured_bytes + size > USAGE_RESCAN_BYTES:
-            self._measure()
+            self._measure_soon()
         if self._bytes + size > bytes_max:
             if monotonic() - self._measured_at < USAGE_RESCAN_MS / 1000:
                 return False
-            self._measure()
+            self._measure_soon()
             if self._bytes + size > bytes_max:
                 return False
         self._bytes += size
@@ -147,8 +153,24 @@ class Usage:
         self._measure()
         return self._bytes
 
+    def _measure_soon(self) -> None:
+        if self._took_s < USAGE_SCAN_MS_MAX / 1000:
+            self._measure()
+        elif self._measuring != os.getpid():  # a thread of the parent is not here after a fork
+            self._measuring, self._unmeasured_bytes = os.getpid(), 0
+            try:
+                _thread.start_new_thread(self._measure_aside, ())
+            except RuntimeError:  # no more threads, or the interpreter ends
+                self._measuring = 0
+
+    def _measure_aside(self) -> None:
+        try:
+            self._measure()
+        finally:
+            self._measuring = 0
+
     def _measure(self) -> None:
-        total = 0
+        total, begun = 0, monotonic()
         for folder in (self._spool, self._spool / REFUSED):
             try:
                 with os.scandir(folder) as entries:
@@ -161,6 +183,7 @@ class Usage:
         self._bytes = total
         self._unmeasured_bytes = 0
         self._measured_at = monotonic()
+        self._took_s = self._measured_at - begun
 
 
 _usages: dict[Path, Usage] = {}

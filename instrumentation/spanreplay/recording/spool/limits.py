@@ -17,6 +17,8 @@ USAGE_RESCAN_BYTES: Final = 64 * 1024 * 1024
 """A writer measures the directory again after this many bytes, because other processes write there too."""
 USAGE_RESCAN_MS: Final = 1_000
 """A full directory is measured again at most this often."""
+USAGE_SCAN_MS_MAX: Final = 5
+"""A directory that takes longer to measure, because it has many files, is measured in a thread of its own."""
 
 PREFIX_CHARS_MIN: Final = 6
 """Shortest prefix of a run id that is looked up."""
