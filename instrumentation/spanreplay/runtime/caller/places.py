@@ -7,8 +7,8 @@ import stat
 import sys
 import tempfile
 from pathlib import Path
-from types import FrameType
-from typing import Final
+from types import FrameType, ModuleType
+from typing import Any, Final
 
 from spanreplay.model import config
 from spanreplay.model.distributions import split_site
@@ -87,7 +87,10 @@ class Places:
     def is_loaded(self, path: str) -> bool:
         """Whether a path is the file of a loaded module, wherever it lies."""
         if len(sys.modules) != self._modules:
-            found = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+            # A module's own `__getattr__` may import others
+            loaded: list[Any] = list(sys.modules.values())
+            modules = [module for module in loaded if isinstance(module, ModuleType)]
+            found = (module.__dict__.get("__file__") for module in modules)
             self._loaded = frozenset(each for each in found if isinstance(each, str))
             self._modules = len(sys.modules)
         return path in self._loaded
