@@ -37,6 +37,8 @@ class _Collecting(threading.local):
 _collecting: Final = _Collecting()
 _setting: Final[list[None]] = []
 """One entry for each variable that is being set with collection disabled; list appends and pops are atomic."""
+_is_off = False
+"""Whether we have disabled collection, and not the user: until it is enabled again, also after the last entry is gone."""
 
 
 def is_collecting() -> bool:
@@ -56,48 +58,57 @@ def call_in_own_context(function: Callable[..., _R], *args: Any) -> _R:
 def _set_without_collecting(variable: contextvars.ContextVar[_T], value: _T) -> contextvars.Token[_T] | None:
     if _collecting.is_on:
         return None
-    if not _setting and not gc.isenabled():
+    global _is_off
+    if not _setting and not _is_off and not gc.isenabled():
         return variable.set(value)
     try:  # as below, inlined: this runs several times for each recorded call
         _setting.append(None)
+        _is_off = True
         gc.disable()
         return variable.set(value)
     finally:
         if _setting:
             _setting.pop()
         if not _setting:
+            _is_off = False
             gc.enable()
 
 
 def _set_in_own_without_collecting(variable: contextvars.ContextVar[_T], value: _T) -> contextvars.Token[_T]:
-    # No other thread runs between the check of the list and the call after it: threads switch after calls
-    if not _setting and not gc.isenabled():
+    # No other thread runs between a check of the list and the call after it: threads switch after calls
+    global _is_off
+    if not _setting and not _is_off and not gc.isenabled():
         return variable.set(value)  # the user has disabled collection
     try:
         _setting.append(None)  # inside the block, so that an interrupt here does not leave the collector disabled
+        _is_off = True
         gc.disable()
         return variable.set(value)
     finally:
         if _setting:
             _setting.pop()
         if not _setting:
+            _is_off = False
             gc.enable()
 
 
 def _reset_without_collecting(variable: contextvars.ContextVar[_T], token: contextvars.Token[_T] | None) -> None:
     if token is None or _collecting.is_on:
         return
-    if not _setting and not gc.isenabled():
+    global _is_off
+    if not _setting and not _is_off and not gc.isenabled():
         _reset_plainly(variable, token)
         return
     try:
         _setting.append(None)
+        _is_off = True
         gc.disable()
         _reset_plainly(variable, token)
     finally:
         if _setting:
             _setting.pop()
         if not _setting:
+            _is_off = False
             gc.enable()
 
 
@@ -130,8 +141,10 @@ class holding(Generic[_T]):  # noqa: N801 -- reads as a statement: `with holding
 
 def _enable_in_child() -> None:
     """Enable collection in a forked child if another thread, which does not exist there, had disabled it."""
-    if _setting:
+    global _is_off
+    if _setting or _is_off:
         _setting.clear()
+        _is_off = False
         gc.enable()
 
 

@@ -9,9 +9,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
+from spanreplay.runtime import context_variables
 from spanreplay.runtime.context_variables import call_in_own_context, is_collecting, reset_variable, set_variable
 
 before_3_12 = pytest.mark.skipif(sys.version_info >= (3, 12), reason="it collects between instructions only")
@@ -97,6 +99,38 @@ def test_n1_threads_that_set_side_by_side_keep_the_collector_off(variable: conte
         sys.setswitchinterval(interval)
     assert len(is_on) == 12_000
     assert not any(is_on)
+    assert gc.isenabled()
+
+
+@before_3_12
+def test_n1_a_thread_that_sets_while_another_ends_keeps_the_collector_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that begins after the last entry is gone and before the collector is on again doesn't take it for the user's."""
+    began, ended, is_on = threading.Event(), threading.Event(), list[bool]()
+
+    class Second:
+        def set(self, value: str) -> None:
+            began.set()
+            assert ended.wait(60)
+            is_on.append(gc.isenabled())
+
+    class First:
+        def set(self, value: str) -> None:
+            """Nothing."""
+
+    second = threading.Thread(target=set_variable, args=(Second(), "x"))
+
+    class Entries(list[None]):
+        def pop(self, *args: Any) -> None:
+            super().pop(*args)
+            if not second.ident:
+                second.start()
+                assert began.wait(60)
+
+    monkeypatch.setattr(context_variables, "_setting", Entries())
+    set_variable(First(), "x")  # type: ignore[arg-type]  # as above
+    ended.set()
+    second.join()
+    assert is_on == [False]
     assert gc.isenabled()
 
 
