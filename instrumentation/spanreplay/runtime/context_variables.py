@@ -38,7 +38,7 @@ _collecting: Final = _Collecting()
 _setting: Final[list[None]] = []
 """One entry for each variable that is being set with collection disabled; list appends and pops are atomic."""
 _is_off = False
-"""Whether we have disabled collection, and not the user: until it is enabled again, also after the last entry is gone."""
+"""Whether we have disabled collection, not the user: until we enable it, also when the last entry is gone already."""
 
 
 def is_collecting() -> bool:

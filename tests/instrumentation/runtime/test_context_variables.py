@@ -104,7 +104,7 @@ def test_n1_threads_that_set_side_by_side_keep_the_collector_off(variable: conte
 
 @before_3_12
 def test_n1_a_thread_that_sets_while_another_ends_keeps_the_collector_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that begins after the last entry is gone and before the collector is on again doesn't take it for the user's."""
+    """It begins after the last entry is gone and before the collector is on again, which isn't the user's doing."""
     began, ended, is_on = threading.Event(), threading.Event(), list[bool]()
 
     class Second:
