@@ -94,7 +94,7 @@ class RunRedactor:
     def __init__(self, tokenizer: Tokenizer, scanner: Scanner, warned: set[str]) -> None:
         self._tokenizer = tokenizer
         self._memo = Memo(MEMO_ITEMS_MAX, MEMO_CHARS_MAX)
-        self._adopters = SharedMemo(MEMO_ITEMS_MAX // 4, MEMO_CHARS_MAX // 4)  # it stays for the whole process
+        self._adopters = SharedMemo(MEMO_ITEMS_MAX, MEMO_CHARS_MAX)
         self._finder = Finder(tokenizer, scanner, self._memo, self.fail_closed, self._redact_decoded)
         self._clean_structures = Memo(MEMO_ITEMS_MAX, MEMO_CHARS_MAX)
         """Texts like JSON or events whose parts are clean; only as scalars of a whole value."""
