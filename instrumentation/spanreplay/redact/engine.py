@@ -24,7 +24,7 @@ from spanreplay.redact.document import (
 from spanreplay.redact.events import Group, Part, cut_events, group_pieces, group_values, is_streamed_array
 from spanreplay.redact.finder import Finder
 from spanreplay.redact.known import KnownClean
-from spanreplay.redact.memo import Memo, SharedMemo
+from spanreplay.redact.memo import Memo
 from spanreplay.redact.quick_look import JSON_DEPTH_MAX, STRUCTURE_STARTS, TEXT_CHARS_MIN, QuickLook
 from spanreplay.redact.rules import RULES, Rule
 from spanreplay.redact.scanner import Scanner
@@ -94,10 +94,9 @@ class RunRedactor:
     def __init__(self, tokenizer: Tokenizer, scanner: Scanner, warned: set[str]) -> None:
         self._tokenizer = tokenizer
         self._memo = Memo(MEMO_ITEMS_MAX, MEMO_CHARS_MAX)
-        self._adopters = SharedMemo(MEMO_ITEMS_MAX, MEMO_CHARS_MAX)
         self._finder = Finder(tokenizer, scanner, self._memo, self.fail_closed, self._redact_decoded)
         self._clean_structures = Memo(MEMO_ITEMS_MAX, MEMO_CHARS_MAX)
-        """Texts like JSON or events whose parts are clean; only as scalars of a whole value."""
+        """Texts that begin like JSON or events and whose parts are clean; only as scalars of a whole value."""
         self._clean = KnownClean(self._is_text_clean, TEXT_CHARS_MIN)
         self._quick = self._new_quick()
         self._errors = 0
@@ -205,11 +204,8 @@ class RunRedactor:
         self._finder.adopt(value.encode("utf-8", "surrogatepass") for value in values)
 
     def adopt(self, other: RunRedactor) -> None:
-        """Take over what another run of this process has learned; those that know no more find the same texts clean."""
-        known, is_new = other._finder.known(), not self._finder.known()
-        self._finder.adopt(known)
-        if is_new:
-            self._memo.share(other._adopters.find(known))
+        """Take over the values that another run of this process has learned to be secret."""
+        self._finder.adopt(other._finder.known())
 
     def remember(self) -> Learned:
         """Return the knowledge gained so far, for `go_back`."""

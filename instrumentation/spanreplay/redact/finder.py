@@ -226,7 +226,6 @@ class Finder:
 
     def adopt(self, values: Iterable[bytes]) -> None:
         """Take over values that another run of this process has learned to be secret."""
-        self._memo.detach()
         for value in values:
             if len(self._known) < KNOWN_ITEMS_MAX:
                 self._known.setdefault(value)
@@ -245,7 +244,6 @@ class Finder:
             return  # `internet` may be a password, but is also a word
         if lowered.isalpha() and secret_name(value.decode("ascii")) is not None:
             return
-        self._memo.detach()  # first: what others found clean may hold the value
         self._known[value] = None
 
 
