@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -291,6 +293,22 @@ def copy_variables() -> dict[str, str]:
         return dict(os.environ)
     data = os.environ._data.copy()  # type: ignore[attr-defined]  # CPython's
     return {os.fsdecode(name): os.fsdecode(value) for name, value in data.items()}
+
+
+SPAN: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d|w)\Z")
+_UNIT_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+SPAN_S_MAX: Final = 3650 * 86_400
+
+
+def parse_span(text: str) -> timedelta:
+    """Parse a duration: `30m`, `2h`, `7d`. Raises: ValueError."""
+    match = SPAN.match(text.strip().lower())
+    if match is None:
+        raise ValueError(f"{text!r} is not a length of time; use 30m, 2h or 7d")
+    seconds = float(match.group(1)) * _UNIT_S[match.group(2)]
+    if seconds > SPAN_S_MAX:
+        raise ValueError(f"{text!r} is longer than ten years")
+    return timedelta(seconds=seconds)
 
 
 def read_setting(name: str, environ: Mapping[str, str] = os.environ) -> str:

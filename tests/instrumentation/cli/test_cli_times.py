@@ -6,7 +6,8 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from spanreplay.cli.runs.times import format_duration, format_iso, parse_span, parse_time, to_ns
+from spanreplay.cli.runs.times import format_duration, format_iso, parse_time, to_ns
+from spanreplay.model.config import parse_span
 
 ZONE = timezone(timedelta(hours=2))
 NOW = datetime(2026, 11, 21, 9, 20, 30, tzinfo=ZONE)

@@ -18,9 +18,10 @@ from spanreplay.cli.runs import runs
 from spanreplay.cli.runs.preview import answer_of, asked_of
 from spanreplay.cli.runs.search import search
 from spanreplay.cli.runs.show_filter import Wanted, choose, is_failed
-from spanreplay.cli.runs.times import local_now, parse_span, parse_time, to_ns
+from spanreplay.cli.runs.times import local_now, parse_time, to_ns
 from spanreplay.cli.variations.trials import Trials
 from spanreplay.model.call import CallRecord, Recording
+from spanreplay.model.config import parse_span
 from spanreplay.model.errors import ConfigError
 from spanreplay.model.escape import escape, shorten
 from spanreplay.recording.catalog import RunQuery, summarize

@@ -7,22 +7,10 @@ from datetime import datetime, timedelta
 
 import click
 
-_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d|w)\Z")
-_UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+from spanreplay.model import config
+
 _CLOCK = re.compile(r"(?:(today|yesterday)\s+)?(\d{1,2}):(\d{2})(?::(\d{2}))?\Z")
 _DAYS = {"today": 0, "yesterday": 1}
-SPAN_S_MAX = 3650 * 86_400
-
-
-def parse_span(text: str) -> timedelta:
-    """Parse a duration: `30m`, `2h`, `7d`. Raises: ValueError."""
-    match = _SPAN.match(text.strip().lower())
-    if match is None:
-        raise ValueError(f"{text!r} is not a length of time; use 30m, 2h or 7d")
-    seconds = float(match.group(1)) * _UNIT_S[match.group(2)]
-    if seconds > SPAN_S_MAX:
-        raise ValueError(f"{text!r} is longer than ten years")
-    return timedelta(seconds=seconds)
 
 
 def _parse_clock(match: re.Match[str], now: datetime) -> datetime:
@@ -46,8 +34,8 @@ def parse_time(text: str, now: datetime) -> datetime:
     if stripped.lower() in _DAYS:
         midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
         return midnight - timedelta(days=_DAYS[stripped.lower()])
-    if _SPAN.match(stripped.lower()):
-        return now - parse_span(stripped)
+    if config.SPAN.match(stripped.lower()):
+        return now - config.parse_span(stripped)
     iso = stripped[:-1] + "+00:00" if stripped[-1:] in ("Z", "z") else stripped  # Python 3.10 knows no Z
     try:
         at = datetime.fromisoformat(iso)
@@ -105,6 +93,6 @@ def time_option(text: str) -> int:
 def span_option(text: str) -> int:
     """Parse a duration option to nanoseconds. Raises: BadParameter."""
     try:
-        return int(parse_span(text).total_seconds() * 1e9)
+        return int(config.parse_span(text).total_seconds() * 1e9)
     except ValueError as exc:
         raise click.BadParameter(str(exc)) from exc

@@ -7,10 +7,9 @@ each kept answer is served once, and never to the run that it comes from: N equa
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -37,8 +36,6 @@ SETTING: Final = "SPANREPLAY_REUSE"
 TTL_SETTING: Final = "SPANREPLAY_REUSE_TTL"
 SCOPE_SETTING: Final = "SPANREPLAY_REUSE_SCOPE"
 _KINDS: Final = frozenset({Kind.LLM.value, Kind.EMBEDDING.value, Kind.RETRIEVER.value})
-_DURATION: Final = re.compile(r"(\d{1,6}) ?(s|m|h|d)")
-_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _SPENT: Final = ("tokens", "cost")
 """Beginnings of the names of meta members that say what a call has used up."""
 
@@ -67,10 +64,11 @@ def parse_reuse(text: str, ttl: str, scope: str) -> Reuse | None:
         if selector.boundary.partition(":")[0] not in _KINDS | {"*"}:
             hint = f"the kinds are {', '.join(sorted(_KINDS))}, for example llm:*"
             raise ConfigError(f"{SETTING}: {selector} is no call to a model", hint=hint)
-    found = _DURATION.fullmatch(ttl.strip())
-    if found is None:
-        raise ConfigError(f"{TTL_SETTING}={ttl!r} is not a length of time", hint="use 30m, 12h or 7d")
-    return Reuse(selectors, int(found[1]) * _SECONDS[found[2]] * 1_000_000_000, scope)
+    try:
+        ttl_ns = round(config.parse_span(ttl).total_seconds() * 1e9)
+    except ValueError as exc:
+        raise ConfigError(f"{TTL_SETTING}: {exc}") from None
+    return Reuse(selectors, ttl_ns, scope)
 
 
 def read_reuse() -> Reuse | None:
@@ -84,7 +82,7 @@ def _read(text: str, ttl: str, scope: str) -> Reuse | None:
     try:
         return parse_reuse(text, ttl, scope)
     except ConfigError as exc:
-        logger.error("%s; %s; no answer is reused", exc, exc.hint)
+        logger.error("%s; no answer is reused%s", exc, f" ({exc.hint})" if exc.hint else "")
         return None
 
 
@@ -126,19 +124,16 @@ class ReusingResolver(LiveResolver):
         if not _is_whole(answer.response, answer.meta):
             return
         meta = {name: value for name, value in answer.meta.items() if not name.startswith(_SPENT)}
-        crossing.served = CallRecord.assemble(
-            **{field: getattr(_BLANK, field) for field in CallRecord.__dataclass_fields__}
-            | {
-                "run_id": answer.run_id,
-                "seq": answer.seq,
-                "kind": crossing.spec.kind,
-                "name": crossing.spec.name,
-                "response": answer.response,
-                "outcome": Outcome.OK.value,
-                "start_ns": answer.start_ns,
-                "end_ns": answer.end_ns,
-                "meta": {**meta, REUSED_FROM: answer.run_id},
-            }
+        crossing.served = replace(
+            _ANSWERED,
+            run_id=answer.run_id,
+            seq=answer.seq,
+            kind=crossing.spec.kind,
+            name=crossing.spec.name,
+            response=answer.response,
+            start_ns=answer.start_ns,
+            end_ns=answer.end_ns,
+            meta={**meta, REUSED_FROM: answer.run_id},
         )
         crossing.is_reused = True
         self._run.count("reused")
@@ -163,7 +158,7 @@ class ReusingResolver(LiveResolver):
         return "\n".join((run.app, self._reuse.scope, whom, address, spec.keyspec, crossing.key_hex))
 
 
-_BLANK: Final = CallRecord("", 0, "", "", "", 0, "", "", "")
+_ANSWERED: Final = CallRecord("", 0, "", "", "", 0, "", "", "", outcome=Outcome.OK.value)
 
 
 def _is_whole(response: str, meta: Mapping[str, Any]) -> bool:
