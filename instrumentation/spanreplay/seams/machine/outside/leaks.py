@@ -44,15 +44,16 @@ class _Watch:
 
     def __init__(self) -> None:
         self._through = ""
-        self._until_ns = 0
+        self._until_ns = self._took_ns = 0
 
-    def find(self) -> str:
-        """Return what was seen, after looking again if it is time."""
+    def find(self, *, is_first: bool) -> str:
+        """Return what was seen, after looking again if it is time, or if it is a run's first look and takes no time."""
         now = ids.monotonic_ns()
-        if now >= self._until_ns:
+        if now >= self._until_ns or (is_first and self._took_ns * LOOK_SHARE <= LOOK_EVERY_NS):
             self._until_ns = now + LOOK_EVERY_NS  # other threads don't look meanwhile
             self._through = watches_files()
-            self._until_ns = now + max(LOOK_EVERY_NS, (ids.monotonic_ns() - now) * LOOK_SHARE)
+            self._took_ns = ids.monotonic_ns() - now
+            self._until_ns = now + max(LOOK_EVERY_NS, self._took_ns * LOOK_SHARE)
         return self._through
 
 
@@ -86,7 +87,7 @@ class Leaks:
         self._found: dict[tuple[str, str], Leak] = {}
         self._lock = make_lock()
         self._seq = 0
-        self._sees_watch = False
+        self._sees_watch = self._has_looked = False
         self._background: dict[str, dict[str, Any]] = {}
 
     def note_background(self, library: str) -> None:
@@ -109,7 +110,8 @@ class Leaks:
         self._seq = seq
 
     def _look_for_watch(self) -> None:
-        through = _watch.find()
+        through = _watch.find(is_first=not self._has_looked)
+        self._has_looked = True
         self._sees_watch = bool(through)
         if through:
             self.add("events", through, through, "", is_hole=not (serves() or IN_UNIT.get()))
