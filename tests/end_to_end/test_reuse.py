@@ -147,6 +147,63 @@ def test_s41_c9_erased_answers_are_given_to_nobody(place: Workplace) -> None:
         assert len(provider.requests) == 2
 
 
+BROKEN: Final = (
+    ('"status": 200', '"status": 500'),
+    ('"status": 200', '"status": "ok"'),
+    ('"end": "complete"', '"end": "closed"'),
+    ('"end": "complete"', '"end": "complete", "hops": [{"error": {}}]'),
+    ('"end": "complete"', '"end": "complete", "extra": {"said": "rdx-bcdfghjklmnpqrstv"}'),
+    ('{"status"', '["status"'),
+)
+"""What is replaced in a kept answer, so that it is none."""
+
+
+def test_s41_what_is_no_whole_answer_is_not_given(place: Workplace) -> None:
+    """Whoever wrote it there: the call goes live, and the run is complete."""
+    with Provider() as provider:
+        _run(place, provider, "samples.py", str(len(BROKEN)))
+        paths = sorted((place.path / ".spanreplay" / "reuse").rglob("*.json"))
+        for path, (old, new) in zip(paths, BROKEN, strict=True):
+            kept = json.loads(path.read_text())
+            response = json.dumps(json.loads(kept["response"]))
+            assert old in response
+            broken = {**kept, "response": response.replace(old, new, 1), "meta": {}}
+            path.write_text(json.dumps(broken))
+        _run(place, provider, "samples.py", str(len(BROKEN)))
+        assert len(provider.requests) == 2 * len(BROKEN)
+    assert {run["status"] for run in _list(place)} == {"ok"}
+
+
+TURNS: Final = """
+import asyncio, os
+import httpx
+
+async def ask(name):
+    async with httpx.AsyncClient() as client:
+        for number in range(3):
+            body = {"model": "gpt-x", "messages": [{"role": "user", "content": f"{name} {number}"}]}
+            await client.post(os.environ["OPENAI_BASE_URL"] + "/chat/completions", json=body)
+            print(name, number)
+
+async def main():
+    await asyncio.gather(ask("one"), ask("two"))
+
+asyncio.run(main())
+"""
+
+
+def test_s41_tasks_take_turns_at_answers_that_are_there_at_once(place: Workplace) -> None:
+    """As at answers from the network: a task that is given many doesn't hold the others up."""
+    place.write("turns.py", TURNS)
+    with Provider() as provider:
+        _run(place, provider, "turns.py")
+        told, _ = _run(place, provider, "turns.py")
+        assert len(provider.requests) == 6
+    assert told.splitlines() == [f"{name} {number}" for number in range(3) for name in ("one", "two")]
+    replayed = place.run("replay", _list(place)[0]["run_id"])
+    assert replayed.returncode == 0, replayed.stdout + replayed.stderr
+
+
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
