@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -11,9 +10,9 @@ import pytest
 from redis import Redis
 
 from support.provider import Provider
-from support.queue_programs import FASTSTREAM_APP
+from support.queue_programs import FASTSTREAM_APP, publish
 from support.redis_server import a_redis
-from support.replaying import TIMEOUT_S, Workplace
+from support.replaying import Workplace
 from support.suites import replay_suite
 from support.units import trace_of
 from support.workers import input_of, kill_under_way, output_of, record_until, units_of
@@ -51,17 +50,16 @@ def place(provider: Provider, tmp_path: Path) -> Iterator[Workplace]:
         yield workplace
 
 
-def publish(place: Workplace, count: int) -> None:
+def publish_all(place: Workplace, count: int) -> None:
     """Publish that many messages, and make the stream's group, so that no worker has to be there first."""
     with Redis(port=int(place.environ["REDIS_PORT"])) as redis:
         redis.xgroup_create("notes", "all", mkstream=True)
-    command = [str(place.python), "publish.py", str(count)]
-    subprocess.run(command, cwd=place.path, env=place.environ, check=True, timeout=TIMEOUT_S)
+    publish(place, count)
 
 
 def test_p3_p4_each_faststream_message_is_a_run_and_replays_alone(provider: Provider, place: Workplace) -> None:
     """With messages of a list and a stream in two processes, one failed: each is a whole run, and identical."""
-    publish(place, 4)
+    publish_all(place, 4)
     record_until(place, 4 + 3, *WORKER, "--workers", "2")
     provider.stop()
     answers, notes = units_of(place, "Answer"), units_of(place, "Note")
@@ -86,7 +84,7 @@ def test_p4_faststream_messages_replay_in_one_start_and_what_changed_is_named(
     provider: Provider, place: Workplace
 ) -> None:
     """Messages find what hooks of the start left; a change has one cause; what is gone is named."""
-    publish(place, 0)
+    publish_all(place, 0)
     started = (place.path / "shop.py").read_text(encoding="utf-8").replace("@app.on_startup", "@app.after_startup")
     place.write("shop.py", started + BEGIN)
     record_until(place, 2, *WORKER)
@@ -96,9 +94,7 @@ def test_p4_faststream_messages_replay_in_one_start_and_what_changed_is_named(
     place.write("shop.py", app.replace('"noted": noted', '"noted": noted.upper()'))
     suite = replay_suite(place, *WORKER, options=["--process", answered.run_id])
     assert suite.words() == {answered.run_id: "identical", noted.run_id: "diverged"}, suite.stderr
-    (changed,) = [unit for unit in suite.report["units"] if unit["run_id"] == noted.run_id]
-    found = [(each["kind"], each["boundary"]) for each in changed["divergences"] if not each["downstream"]]
-    assert found == [("changed_call", "tool:faststream.publish")]
+    assert suite.causes(noted.run_id) == [("changed_call", "tool:faststream.publish")]
     place.write("shop.py", app.replace("def note(", "def renamed("))
     gone = place.replay(*WORKER, source=noted.run_id)
     assert gone.status == 1
@@ -109,11 +105,8 @@ def test_p3_after_a_kill_only_the_faststream_message_under_way_is_incomplete(
     provider: Provider, place: Workplace
 ) -> None:
     """The worker is killed while one message waits: it says how it ended, and the others are whole and replay."""
-    publish(place, 5)
-    units = kill_under_way(place, 5 + 3, *WORKER)
+    publish_all(place, 5)
+    cut, ended = kill_under_way(place, 5 + 3, *WORKER)
     provider.stop()
-    (cut,) = [unit for unit in units if not unit.root.manifest]
     assert b'"number":4' in input_of(cut)["message"]["data"][b"__data__"]["body"]
-    ended = [unit for unit in units if unit is not cut]
-    assert all(unit.completeness().is_complete for unit in ended)
     assert place.replay(*WORKER, source=ended[0].run_id).status == 0

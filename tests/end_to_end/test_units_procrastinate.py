@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -11,8 +10,8 @@ import pytest
 
 from support import postgres
 from support.provider import Provider
-from support.queue_programs import PROCRASTINATE_APP
-from support.replaying import TIMEOUT_S, Workplace
+from support.queue_programs import PROCRASTINATE_APP, publish
+from support.replaying import Workplace
 from support.suites import replay_suite
 from support.workers import input_of, kill_under_way, output_of, record_until, units_of
 
@@ -38,12 +37,6 @@ def place(provider: Provider, tmp_path: Path) -> Iterator[Workplace]:
         workplace.write("publish.py", PUBLISH)
         workplace.write("shop.py", PROCRASTINATE_APP)
         yield workplace
-
-
-def publish(place: Workplace, count: int) -> None:
-    """Make the tables and publish that many jobs."""
-    command = [str(place.python), "publish.py", str(count)]
-    subprocess.run(command, cwd=place.path, env=place.environ, check=True, timeout=TIMEOUT_S)
 
 
 def test_p3_p4_each_procrastinate_job_is_a_run_and_replays_alone(provider: Provider, place: Workplace) -> None:
@@ -82,8 +75,7 @@ def test_p4_procrastinate_jobs_replay_in_one_start_and_what_changed_is_named(
     place.write("shop.py", PROCRASTINATE_APP.replace("return noted", "return noted.upper()"))
     suite = replay_suite(place, *WORKER, options=["--process", answered.run_id])
     assert suite.words() == {answered.run_id: "identical", noted.run_id: "diverged"}, suite.stderr
-    (changed,) = [unit for unit in suite.report["units"] if unit["run_id"] == noted.run_id]
-    assert [(each["kind"], each["boundary"]) for each in changed["divergences"]] == [("changed_call", "compute:output")]
+    assert suite.causes(noted.run_id) == [("changed_call", "compute:output")]
     place.write("shop.py", PROCRASTINATE_APP.replace('name="note"', 'name="renamed"'))
     gone = place.replay(*WORKER, source=noted.run_id)
     assert gone.status == 1
@@ -95,10 +87,7 @@ def test_p3_after_a_kill_only_the_procrastinate_job_under_way_is_incomplete(
 ) -> None:
     """The worker is killed while one job waits: it says how it ended, and the others are whole and replay."""
     publish(place, 4)
-    units = kill_under_way(place, 5 + 2, *WORKER)
+    cut, ended = kill_under_way(place, 5 + 2, *WORKER)
     provider.stop()
-    (cut,) = [unit for unit in units if not unit.root.manifest]
     assert input_of(cut)["task_kwargs"]["number"] == 3
-    ended = [unit for unit in units if unit is not cut]
-    assert all(unit.completeness().is_complete for unit in ended)
     assert place.replay(*WORKER, source=ended[0].run_id).status == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -11,7 +10,7 @@ import httpx
 import pytest
 
 from support.provider import Provider
-from support.queue_programs import TASKIQ_APP
+from support.queue_programs import TASKIQ_APP, publish
 from support.redis_server import a_redis
 from support.replaying import TIMEOUT_S, Workplace
 from support.suites import replay_suite
@@ -43,12 +42,6 @@ def place(provider: Provider, tmp_path: Path) -> Iterator[Workplace]:
     with a_redis(tmp_path) as port:
         workplace.write("shop.py", TASKIQ_APP.replace("PORT", str(port)))
         yield workplace
-
-
-def publish(place: Workplace, count: int) -> None:
-    """Publish that many tasks."""
-    command = [str(place.python), "publish.py", str(count)]
-    subprocess.run(command, cwd=place.path, env=place.environ, check=True, timeout=TIMEOUT_S)
 
 
 def test_p3_p4_each_taskiq_task_is_a_run_and_replays_alone(provider: Provider, place: Workplace) -> None:
@@ -85,8 +78,7 @@ def test_p4_taskiq_tasks_replay_in_one_start_and_what_changed_is_named(provider:
     place.write("shop.py", app.replace('{"answer": first', '{"answer": first.upper()'))
     suite = replay_suite(place, *WORKER, options=["--process", answered.run_id])
     assert suite.words() == {answered.run_id: "diverged", noted.run_id: "identical"}, suite.stderr
-    (changed,) = [unit for unit in suite.report["units"] if unit["run_id"] == answered.run_id]
-    assert [(each["kind"], each["boundary"]) for each in changed["divergences"]] == [("changed_call", "compute:output")]
+    assert suite.causes(answered.run_id) == [("changed_call", "compute:output")]
     place.write("shop.py", app.replace("def note(", "def renamed(").replace("note.kicker", "renamed.kicker"))
     gone = place.replay(*WORKER, source=noted.run_id)
     assert gone.status == 1
@@ -96,13 +88,9 @@ def test_p4_taskiq_tasks_replay_in_one_start_and_what_changed_is_named(provider:
 def test_p3_after_a_kill_only_the_taskiq_task_under_way_is_incomplete(provider: Provider, place: Workplace) -> None:
     """The worker is killed while one task waits: it says how it ended, and the others are whole and replay."""
     publish(place, 6)
-    units = kill_under_way(place, 7 + 4, *WORKER)
+    cut, ended = kill_under_way(place, 7 + 4, *WORKER)
     provider.stop()
-    (cut,) = [unit for unit in units if not unit.root.manifest]
     assert input_of(cut)["args"][0] == 5
-    assert not cut.completeness().is_complete
-    ended = [unit for unit in units if unit is not cut]
-    assert all(unit.completeness().is_complete for unit in ended)
     assert place.replay(*WORKER, source=ended[-1].run_id).status == 0
 
 

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
 from typing import Final
 
+from support.replaying import TIMEOUT_S, Workplace
 from support.workers import ASKING
+
+
+def publish(place: Workplace, count: int) -> None:
+    """Run the workplace's `publish.py`, which publishes that many jobs."""
+    command = [str(place.python), "publish.py", str(count)]
+    subprocess.run(command, cwd=place.path, env=place.environ, check=True, timeout=TIMEOUT_S)
+
 
 TASKIQ_APP: Final = (
     ASKING

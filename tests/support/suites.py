@@ -23,6 +23,11 @@ class Suite:
         """Return run id → its verdict."""
         return {unit["run_id"]: unit["verdict"] for unit in self.report["units"]}
 
+    def causes(self, run_id: str) -> list[tuple[str, str]]:
+        """Return (kind, boundary) of every divergence of a unit that isn't downstream of another."""
+        (unit,) = [each for each in self.report["units"] if each["run_id"] == run_id]
+        return [(each["kind"], each["boundary"]) for each in unit["divergences"] if not each["downstream"]]
+
 
 def replay_suite(place: Workplace, *command: str, options: Sequence[str]) -> Suite:
     """Run `spanreplay suite` with these options; `command` are the arguments of the Python that it starts."""

@@ -270,8 +270,11 @@ def record_until(place: Workplace, units: int, *command: str, status: int = 0) -
     assert process.returncode == status, stderr
 
 
-def kill_under_way(place: Workplace, ended: int, *command: str) -> list[Recording]:
-    """Kill a recorded worker and its processes when `ended` units have ended and one has not; return all units."""
+def kill_under_way(place: Workplace, ended: int, *command: str) -> tuple[Recording, list[Recording]]:
+    """Kill a recorded worker when `ended` units have ended and one has not; return that one, and the others.
+
+    Asserts that the others are whole, and that the one is not.
+    """
     process = place.spawn([str(place.python), *command])
 
     def is_waiting() -> bool:
@@ -286,7 +289,12 @@ def kill_under_way(place: Workplace, ended: int, *command: str) -> list[Recordin
         for pid in (process.pid, *children):
             os.kill(pid, signal.SIGKILL)
         process.communicate(timeout=TIMEOUT_S)
-    return units_of(place)
+    units = units_of(place)
+    (cut,) = [unit for unit in units if not unit.root.manifest]
+    assert not cut.completeness().is_complete
+    others = [unit for unit in units if unit is not cut]
+    assert all(unit.completeness().is_complete for unit in others)
+    return cut, others
 
 
 def units_of(workplace: Workplace, name: str = "") -> list[Recording]:
