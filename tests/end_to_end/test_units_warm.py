@@ -50,6 +50,26 @@ async def asked(request: Request):
     session = sessions.get(given["session"], {"name": "nobody", "since": 0})
     return {"name": session["name"], "since": session["since"], "now": time.time(), "reply": await ask(given["text"])}
 """
+WATCHED: Final = """
+import asyncio
+from fastapi.responses import StreamingResponse
+ended = asyncio.Event()
+
+async def parts():
+    cache["watched"] = True
+    yield "began"
+    await ended.wait()
+    yield "ended"
+
+@app.get("/watch")
+async def watch():
+    return StreamingResponse(parts())
+
+@app.post("/end")
+async def end():
+    ended.set()
+    return {"known": len(cache)}
+"""
 
 
 @pytest.fixture
@@ -86,6 +106,26 @@ def _warm(place: Workplace, source: str, count: str = "all") -> Replayed:
 
 def _whys(replayed: Replayed) -> list[str]:
     return [unit["why"] for unit in replayed.verdict["warm_up"]["units"]]
+
+
+def test_p4_a_unit_that_only_a_later_one_ends_stays_under_way(provider: Provider, place: Workplace) -> None:
+    """A watcher's answer comes when another request ends it: it delays neither the units before that one nor itself."""
+    place.write("app.py", APP + WATCHED)
+    with serve(place) as server:
+        with httpx.stream("GET", f"{server.url}/watch", timeout=TIMEOUT_S) as watched:
+            parts = watched.iter_text()
+            assert next(parts) == "began"
+            for text in ("hello", "hello"):
+                _post(server, "ask", session="", text=text)
+            _post(server, "end")
+            assert next(parts) == "ended"
+        server.stop()
+    units = {(path_of(unit), count): unit for count, unit in enumerate(server.units())}
+    provider.stop()
+    for path, count in (("/ask", 2), ("/end", 3)):
+        warm = _warm(place, units[path, count].run_id)
+        assert warm.status == 0, warm.stderr
+        assert _whys(warm) == ["missing_call at http:response", "", ""][:count]
 
 
 @pytest.mark.parametrize("level", ["full", "calls"])

@@ -136,7 +136,10 @@ def test_p3_a_request_that_opens_a_session_draws_its_id_again(provider: Provider
 def test_p3_p4_a_tool_call_of_a_session_is_identical_behind_the_request_that_opened_it(
     is_json: bool, provider: Provider, tmp_path: Path
 ) -> None:
-    """The stream that the client keeps open until it has finished is left out of the warm-up."""
+    """The stream that the client keeps open until it has finished is not warmed up in full.
+
+    It ends when its client leaves, or before that when the session's last request ends it.
+    """
     place = prepare(tmp_path, provider, APP.format(False).replace("json_response=True", f"json_response={is_json}"))
     place.write("server.py", SERVER)
     serve_calls(place)
@@ -150,4 +153,4 @@ def test_p3_p4_a_tool_call_of_a_session_is_identical_behind_the_request_that_ope
     for each in warm.verdict["warm_up"]["units"]:
         assert not each["why"] or each["run_id"] == stream.run_id, warm.stderr
         left_out += [each["why"]] if each["why"] else []
-    assert left_out == ["its client was still connected when this unit had ended"]
+    assert left_out in (["its client was still connected at this unit's last call"], ["missing_call at http:response"])

@@ -306,7 +306,7 @@ async def play_request(play: Callable[[Run, Lane], Awaitable[None]]) -> None:
         before = asyncio.all_tasks()
         with inside_lane(lane):
             await play(run, lane)
-            if extent is not None:
+            if extent is not None and extent.lane == lane.path:
                 extent.is_over = True
             await await_left(run, before)
     except ReplayMiss:

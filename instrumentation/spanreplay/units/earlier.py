@@ -32,7 +32,7 @@ __all__ = ["WarmRecording", "count_before", "is_before", "with_earlier"]
 
 _STEPS: Final = "steps"
 _CLIENT_LEFT: Final = f"{KIND}:{DISCONNECT}"
-_STILL_THERE: Final = "its client was still connected when this unit had ended"
+_STILL_THERE: Final = "its client was still connected at this unit's last call"
 _BY_NAME: Final = ("environment_read", VARIABLES)
 
 
@@ -76,13 +76,14 @@ def with_earlier(joined: Recording, run_ids: Iterable[str], load: Callable[[str]
     if start is None:
         return WarmRecording(joined, (), 0, joined.completeness())
     units = _load(joined, run_ids, load)
+    until = max((call.start_ns for call in joined.calls if call.seq > start.clock), default=joined.root.end_ns)
     tampering = ""
     clock, calls, made = start.clock, [], []
     manifest: dict[str, Any] = {}
     for number, unit in enumerate(units, 1):
         lane = f"{EARLIER_LANE}{number}"
         move = _Move(lane, start, clock - start.clock)
-        made.append(_make_unit(unit, lane, clock, joined.root))
+        made.append(_make_unit(unit, lane, clock, until))
         tampering = tampering or find_tampering(unit)
         calls += [move.call(call) for call in unit.calls]
         manifest = _merge(manifest, move.manifest(unit.root.manifest))
@@ -101,11 +102,11 @@ def with_earlier(joined: Recording, run_ids: Iterable[str], load: Callable[[str]
     return WarmRecording(recording, tuple(made), clock, joined.completeness(), tampering, oldest)
 
 
-def _make_unit(unit: Recording, lane: str, clock: int, judged: RootRecord) -> EarlierUnit:
-    """Describe an earlier unit; an exchange whose client left only after the judged unit had ended is left out."""
+def _make_unit(unit: Recording, lane: str, clock: int, until_ns: int) -> EarlierUnit:
+    """Describe an earlier unit; an exchange whose client left only after the judged unit's last call is left out."""
     reasons = unit.completeness().reasons
     made = EarlierUnit(unit.run_id, lane, clock, f"incomplete: {reasons[0]}" if reasons else "")
-    if 0 < judged.end_ns < unit.root.end_ns and any(call.boundary == _CLIENT_LEFT for call in unit.calls):
+    if any(call.boundary == _CLIENT_LEFT and 0 < until_ns < call.end_ns for call in unit.calls):
         made.is_left_out, made.reason, made.why = True, _STILL_THERE, _STILL_THERE
     return made
 

@@ -27,6 +27,7 @@ from spanreplay.units.wsgi_replay import replay_wsgi_request
 _leave = os._exit
 _players: list[Callable[[str], Coroutine[Any, Any, None]]] = []
 _waiting: list[str] = []
+_abandoned: Final[set[asyncio.Task[None]]] = set()
 UNITS_APART: Final = "from here on the process works on units, which are runs of their own: each replays by itself"
 
 
@@ -66,6 +67,29 @@ async def play_each(replay: Callable[[], Coroutine[Any, Any, None]]) -> None:
         is_job = bool(_players) and run.resolver.answers.index.at(lane, FIRST_CALL, 0) is None
         with within_unit():
             task = asyncio.create_task(_players[0](lane) if is_job else replay())  # a task has its own context
+        await (task if lane == LANE else _await_earlier(task, run))
+
+
+async def _await_earlier(task: asyncio.Task[None], run: Run) -> None:
+    """Wait for an earlier unit; one that turns out to wait for something later stays as it is, like a background task.
+
+    So does the stream of a session that only a later request ends.
+    """
+    from spanreplay.replayer.schedule.worker_watch import abandoning  # not loaded while recording
+
+    loop = asyncio.get_running_loop()
+    is_stuck = loop.create_future()
+
+    def abandon() -> bool:
+        if task in _abandoned or task.done():
+            return False
+        _abandoned.add(task)
+        loop.call_soon_threadsafe(is_stuck.set_result, None)
+        return True
+
+    with abandoning(abandon, run.resolver.answers.gate):
+        await asyncio.wait((task, is_stuck), return_when=asyncio.FIRST_COMPLETED)
+    if task.done():
         await task
 
 

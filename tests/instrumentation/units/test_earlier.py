@@ -72,19 +72,17 @@ def test_p4_earlier_units_come_one_after_another_on_one_clock() -> None:
     assert made.completeness.is_complete
 
 
-@pytest.mark.parametrize(("ended", "is_left_out"), [(200, True), (90, False)])
-def test_p4_a_stream_that_outlasts_the_judged_unit_is_left_out(ended: int, is_left_out: bool) -> None:
+@pytest.mark.parametrize(("left", "is_left_out"), [(200, True), (90, True), (60, False)])
+def test_p4_a_stream_that_outlasts_the_judged_units_last_call_is_left_out(left: int, is_left_out: bool) -> None:
     """Its client left only afterwards, so its replay would wait for ever; one that was left before is replayed."""
-    stream = unit(0, call(7, kind="http", name="disconnect"))
-    stream = replace(stream, root=replace(stream.root, start_ns=10, end_ns=ended))
-    slow = unit(1, call(7))
-    slow = replace(slow, root=replace(slow.root, start_ns=10, end_ns=300))
-    judged = unit(2, call(8))
+    stream = unit(0, replace(call(7, kind="http", name="disconnect"), start_ns=20, end_ns=left))
+    slow = unit(1, replace(call(7), start_ns=20, end_ns=300))
+    judged = unit(2, *(replace(call(seq), start_ns=start_ns) for seq, start_ns in ((8, 55), (10, 80))))
     judged = replace(judged, root=replace(judged.root, start_ns=50, end_ns=100))
     found = warm(judged, stream, slow).units
     assert [each.is_left_out for each in found] == [is_left_out, False]
     if is_left_out:
-        assert found[0].why == "its client was still connected when this unit had ended"
+        assert found[0].why == "its client was still connected at this unit's last call"
 
 
 def test_p4_an_incomplete_earlier_unit_does_not_make_the_judged_one_incomplete() -> None:

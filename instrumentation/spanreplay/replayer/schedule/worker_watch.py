@@ -161,6 +161,7 @@ class _Watch:
 
 
 _watch: Final = _Watch()
+_abandoning: Final[list[tuple[Callable[[], bool], Order]]] = []
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_watch.forget)
 
@@ -177,6 +178,18 @@ def watch_call(let_go: Callable[[], bool], gate: Order) -> WatchedCall:
     return watched
 
 
+@contextmanager
+def abandoning(abandon: Callable[[], bool], gate: Order) -> Iterator[None]:
+    """Within it, a program that seems stuck is asked to abandon what it waits for; `abandon` returns whether it did."""
+    _abandoning.append((abandon, gate))
+    try:
+        yield
+    finally:
+        _abandoning.remove((abandon, gate))
+
+
 def relieve(gate: Order) -> bool:
     """Give up every watched pool and call when the program seems stuck; return whether a blocked job can now run."""
-    return bool(sum(each.give_up() for each in _watch.pools if each.gate is gate))
+    if sum(each.give_up() for each in _watch.pools if each.gate is gate):
+        return True
+    return any(abandon() for abandon, owner in tuple(_abandoning) if owner is gate)

@@ -34,7 +34,7 @@ async def replay_request_of(server: Any) -> None:
     try:
         await await_start(run)
         before = await ReplayedExchange(run, server(), lane).play()
-        if extent is not None:
+        if extent is not None and extent.lane == lane.path:
             extent.is_over = True
         with inside_lane(lane):
             await await_left(run, before)
