@@ -129,11 +129,16 @@ class LoadedCode:
 
     def __init__(self) -> None:
         self._known: tuple[frozenset[str], dict[str, str]] = (frozenset(), {})
+        self._looked_at: tuple[int, list[str]] | None = None
+        """How many modules there were at the last look, and the last of them: new ones come last."""
 
     def look(self) -> dict[str, str]:
         """All files of the agent that are loaded by now, as they were when their modules were first seen."""
         seen, files = self._known
         loaded = list(sys.modules)
+        state = len(loaded), loaded[-1:]
+        if state == self._looked_at:
+            return files
         if not seen.issuperset(loaded):
             new = [name for name in loaded if name not in seen]
             added: dict[str, str] = {}
@@ -145,6 +150,7 @@ class LoadedCode:
                     added[ids.shorten(path)] = found
             files = dict(sorted({**files, **added}.items()))
             self._known = (seen.union(new), files)  # in one assignment: other threads may look too
+        self._looked_at = state
         return files
 
 
