@@ -36,6 +36,8 @@ FRAMEWORKS: Final = compile_row(
     """
 )
 """Distributions whose reads of the clock and of random sources are compared one by one, like the agent's own."""
+RETRIES: Final = compile_row("backoff retry retrying stamina tenacity")
+"""Distributions that repeat what their caller does."""
 PASSES: Final = compile_row(
     """
     attr attrs blockbuster dataset docx fpdf fpdf2 icalendar openpyxl pandas peewee pptx pydantic pydantic-core pypdf

@@ -150,8 +150,7 @@ def build_environ(
 
     `hash_seed` is used unless PYTHONHASHSEED is already set. `here` is the folder to start in; default: this one.
 
-    OpenTelemetry's own configuration fails before spanreplay runs if a distro is installed without an exporter, so
-    the exporters are set to `none` unless the user names one. A replay exports nothing and can't be switched off.
+    A replay exports nothing and can't be switched off.
     """
     result = dict(environ)
     if is_replay:
@@ -160,10 +159,7 @@ def build_environ(
         report = settings.get("SPANREPLAY_REPLAY_REPORT", "")
         result["SPANREPLAY_REPLAY_FOLDER"] = str(Path(report).parent) if report else ""
         result["SPANREPLAY_REPLAY_OWNER"] = str(os.getpid())
-    for name in _EXPORTERS:
-        if is_replay or not result.get(name, "").strip():
-            result[name] = "none"
-    if is_replay:
+        result.update(dict.fromkeys(_EXPORTERS, "none"))
         result.pop("OTEL_SDK_DISABLED", None)
     if hash_seed and not result.get("PYTHONHASHSEED"):
         result["PYTHONHASHSEED"] = hash_seed

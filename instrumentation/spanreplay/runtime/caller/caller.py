@@ -101,7 +101,9 @@ def origin_of(frame: FrameType) -> int:
         made_by = frame.f_globals.get("__file__")
         return classify(made_by) if isinstance(made_by, str) else classify(filename)
     origin = classify(filename)
-    if len(known) < _FILES_MAX:
+    if len(known) < _FILES_MAX and not is_among(
+        filename, (owners.RETRIES,)
+    ):  # theirs depends on the thread: `who_asks`
         known[filename] = origin
         if origin == FOREIGN and filename not in _entry_files:
             foreign.add(filename)
@@ -137,10 +139,15 @@ def who_asks(frame: FrameType | None) -> int:
         if origin != PASS and frame.f_code not in between:
             if is_log and not ids.is_agent_file(frame.f_code.co_filename):
                 return FOREIGN
-            return FOREIGN if origin == LIBRARY and handed.is_background else origin
+            return FOREIGN if handed.is_background and _is_for_others(origin, frame) else origin
         is_log = is_log or _is_log(origin, frame)
         frame = frame.f_back
     return FOREIGN
+
+
+def _is_for_others(origin: int, frame: FrameType) -> bool:
+    """Whether a library's code acts here, or code with which it repeats something."""
+    return origin == LIBRARY or is_among(frame.f_code.co_filename, (owners.RETRIES,))
 
 
 def is_own(frame: FrameType | None) -> bool:

@@ -1,7 +1,9 @@
 """Requests with which other tools report about the agent; they are not boundaries.
 
-Passed through when recording, black-holed in a replay. For tools that also provide data to the agent (prompts,
-datasets), method and path distinguish the reports; their other requests are boundaries.
+Passed through when recording, black-holed in a replay. They are known by the tool that sends them by itself
+(`reporting`), or by host and path: a tool may report from the agent's thread, or be another's. For tools that also
+provide data to the agent (prompts, datasets), method and path distinguish the reports; their other requests are
+boundaries.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ import re
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
+
+from spanreplay.runtime.caller.reporting import is_sent_by_tool
 
 
 class Tool(NamedTuple):
@@ -58,7 +62,9 @@ _ANYWHERE: Final = re.compile(r".*/v1/(traces|metrics|logs)$|/api/\d+/(envelope|
 def is_telemetry(method: str, host: str, path: str) -> bool:
     """Whether a request reports about the agent instead of working for it."""
     is_told, settings = _look_up(method.upper(), host, path)
-    return is_told or (settings != () and any(host == _host_in(url) for url in map(_read_variable, settings) if url))
+    if is_told or (settings != () and any(host == _host_in(url) for url in map(_read_variable, settings) if url)):
+        return True
+    return is_sent_by_tool(method)
 
 
 @lru_cache(maxsize=512)

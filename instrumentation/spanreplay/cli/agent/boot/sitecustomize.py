@@ -10,12 +10,18 @@ import sys
 
 _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 -- what is not imported costs no time
 _EXIT_NOT_REPLAYED = 3
+_EXPORTERS = ("OTEL_TRACES_EXPORTER", "OTEL_METRICS_EXPORTER", "OTEL_LOGS_EXPORTER")
 
 
 def _start() -> None:
     path = os.environ.get("PYTHONPATH", "")
     # Helpers that are started while we set up must not set up again.
     os.environ["PYTHONPATH"] = os.pathsep.join(p for p in path.split(os.pathsep) if p and p != _HERE)
+    # Without an exporter, OpenTelemetry's own configuration fails before spanreplay runs if a distro is installed.
+    # Only until then: other tools read these variables too (`none` switches ddtrace off).
+    unnamed = [name for name in _EXPORTERS if not os.environ.get(name, "").strip()]
+    before = {name: os.environ.get(name) for name in unnamed}
+    os.environ.update(dict.fromkeys(unnamed, "none"))
     try:
         from opentelemetry.instrumentation.auto_instrumentation import initialize
 
@@ -27,6 +33,11 @@ def _start() -> None:
         _stand_for_recorded()
     finally:
         os.environ["PYTHONPATH"] = path
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def _stand_for_recorded() -> None:

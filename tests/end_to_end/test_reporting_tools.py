@@ -1,0 +1,75 @@
+"""Tools that report about an agent to a server of the user's own: they report as without us, and a replay is silent."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from support.agents import ENVIRONMENTS
+from support.otlp_sink import serve
+from support.provider import Provider
+from support.replaying import Workplace
+
+AGENT: Final = """
+import os, time, uuid
+import posthog
+from posthog.ai.openai import OpenAI
+
+tool = posthog.Posthog("phc_1", host=os.environ["THEIRS"])
+client = OpenAI(posthog_client=tool)
+
+def ask(text):
+    messages = [{"role": "user", "content": text}]
+    made = client.chat.completions.create(model="gpt-x", messages=messages, posthog_distinct_id="u-1")
+    return made.choices[0].message.content
+
+print(ask(ask("one")), time.time(), uuid.uuid4())
+tool.capture("done", distinct_id="u-1")
+tool.shutdown()
+"""
+VARIABLES: Final = """
+import os, subprocess, sys
+names = ["OTEL_TRACES_EXPORTER", "OTEL_METRICS_EXPORTER", "OTEL_LOGS_EXPORTER"]
+print([os.environ.get(name) for name in names])
+code = f"import os; print([os.environ.get(name) for name in {names!r}])"
+print(subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True).stdout)
+"""
+
+
+def test_n4_a_tool_that_reports_to_a_server_of_ones_own_reports_as_without_us(
+    provider: Provider, tmp_path: Path
+) -> None:
+    """Its address is in no setting; the reports hold its own times and ids, and are in no run."""
+    with serve() as sink:
+        workplace = Workplace(tmp_path, {**provider.environ(), "THEIRS": sink.endpoint}, ENVIRONMENTS["logfire"])
+        workplace.write("agent.py", AGENT)
+        workplace.record("agent.py", SPANREPLAY_MODE="off")
+        plain = [seen.path for seen in sink.seen]
+        workplace.record("agent.py", status=0)
+        assert [seen.path for seen in sink.seen] == [*plain, *plain]
+        events = [event["event"] for seen in sink.seen for event in json.loads(seen.body)["batch"]]
+        assert events == ["$ai_generation", "$ai_generation", "done"] * 2
+        provider.stop()
+        recording = workplace.recording()
+        assert not [call for call in recording.calls if sink.endpoint in call.request]
+        replayed = workplace.replay("agent.py")
+        assert replayed.status == 0, replayed.stderr
+        assert replayed.verdict["verdict"] == "identical"
+        assert len(sink.seen) == 2 * len(plain)
+
+
+@pytest.mark.parametrize("named", [{}, {"OTEL_TRACES_EXPORTER": "console", "OTEL_LOGS_EXPORTER": ""}])
+def test_n4_variables_of_exporters_are_the_users(named: dict[str, str], tmp_path: Path) -> None:
+    """Other tools read them too: `none` would switch ddtrace off."""
+    workplace = Workplace(tmp_path, named, Path(sys.executable))
+    workplace.write("agent.py", VARIABLES)
+    command = [sys.executable, "agent.py"]
+    plain = subprocess.run(command, env=workplace.environ, cwd=tmp_path, stdout=subprocess.PIPE, text=True, check=True)
+    assert "none" not in plain.stdout
+    recorded = workplace.run("record", "--", *command)
+    assert (recorded.returncode, recorded.stdout) == (0, plain.stdout), recorded.stderr

@@ -1,0 +1,108 @@
+"""Telling the requests of a reporting tool's own threads from those of code that it wraps, or runs."""
+
+from __future__ import annotations
+
+import asyncio
+import sysconfig
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from spanreplay.runtime.caller.reporting import is_sent_by_tool
+
+SITE: Final = Path(sysconfig.get_path("purelib"))
+TOOL, SDK, TRANSPORT = "opentelemetry/sdk/sender.py", "groq/sender.py", "httpx/sender.py"
+RETRY: Final = "tenacity/sender.py"
+
+
+def through(*files: str, method: str = "post") -> Any:
+    """Return a function that asks behind a chain of calls, each in one of these installed files; outermost first."""
+    found: list[bool] = []
+    inner: Any = None
+    for file in reversed(files):
+        space: dict[str, Any] = {"call": inner, "found": found, "asks": is_sent_by_tool}
+        work = "call()" if inner else f"found.append(asks({method!r}))"
+        code = f"def ask():\n    {work}\nasync def aask():\n    {work}\n"
+        exec(compile(code, str(SITE / file), "exec"), space)  # noqa: S102 -- code of that file
+        inner = space["ask"]
+        inner.found, inner.aask = found, space["aask"]
+    return inner
+
+
+def in_thread(ask: Callable[[], None]) -> None:
+    """Run it as a thread's work."""
+    thread = threading.Thread(target=ask)
+    thread.start()
+    thread.join()
+
+
+def in_pool(ask: Callable[[], None]) -> None:
+    """Run it as a pool's item."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(ask).result()
+
+
+def in_task(ask: Any) -> None:
+    """Run it as a task of a loop that this test runs."""
+
+    async def main() -> None:
+        await asyncio.create_task(ask.aask())
+
+    asyncio.run(main())
+
+
+def in_wrapped_thread(ask: Callable[[], None]) -> None:
+    """Run it in a thread whose `run` a tool has wrapped."""
+    thread = threading.Thread(target=ask)
+    space: dict[str, Any] = {"run": thread.run}
+    exec(compile("def wrapper():\n    run()\n", str(SITE / TOOL), "exec"), space)  # noqa: S102 -- code of a tool
+    thread.run = space["wrapper"]  # type: ignore[method-assign]
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.parametrize("run", [in_thread, in_pool, in_task, in_wrapped_thread])
+@pytest.mark.parametrize(
+    ("files", "is_report"),
+    [
+        ((TOOL, TRANSPORT), True),
+        ((TOOL, RETRY, TOOL, TRANSPORT), True),
+        ((TRANSPORT,), False),
+        ((TRANSPORT, TOOL, TRANSPORT), False),
+        ((SDK, TOOL, TRANSPORT), False),
+        ((TOOL, SDK, TRANSPORT), False),
+        (("numpy/sender.py", TOOL, TRANSPORT), False),
+    ],
+)
+def test_n4_a_report_is_what_a_tool_alone_sends(
+    run: Callable[[Any], None], files: tuple[str, ...], is_report: bool
+) -> None:
+    """A tool that wraps a transport, a model's SDK or a thread does not own their requests."""
+    ask = through(*files)
+    run(ask)
+    assert ask.found == [is_report]
+
+
+def test_n4_what_the_agent_does_in_a_tools_thread_is_the_agents() -> None:
+    """An evaluation runs the agent's functions in threads of its own."""
+    found: list[bool] = []
+
+    def task() -> None:
+        found.append(is_sent_by_tool("POST"))
+
+    space: dict[str, Any] = {"call": task}
+    exec(compile("def ask():\n    call()\n", str(SITE / TOOL), "exec"), space)  # noqa: S102 -- a caller in that file
+    in_thread(space["ask"])
+    assert found == [False]
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE"])
+def test_n4_what_a_tool_fetches_is_no_report(method: str) -> None:
+    """Prompts and flags reach the agent."""
+    ask = through(TOOL, TRANSPORT, method=method)
+    in_thread(ask)
+    assert ask.found == [False]
