@@ -20,6 +20,7 @@ from spanreplay.replayer.divergence import Divergence
 from spanreplay.replayer.resolve.session import Session
 from spanreplay.replayer.sandbox import native_calls
 from spanreplay.replayer.sandbox.going_live import is_live
+from spanreplay.replayer.sandbox.launchers import starts_the_agent
 from spanreplay.runtime.lanes import current_lane
 from spanreplay.runtime.process import audit_hook as audit
 from spanreplay.runtime.process.outside_io import SAID, describe_program, is_harmless_spawn, is_telemetry_stack
@@ -167,6 +168,8 @@ class Sandbox:
 
     def _check_program(self, event: str, args: tuple[Any, ...], frame: FrameType | None) -> None:
         if is_harmless_spawn(frame) or is_live(self._run):
+            return
+        if event == "os.exec" and not any(self._session.counts.values()) and starts_the_agent(args):
             return
         if is_telemetry_stack(frame):
             raise FileNotFoundError("a replay starts no programs")
