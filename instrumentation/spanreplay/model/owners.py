@@ -54,6 +54,10 @@ TELEMETRY: Final = compile_row(
     """
 )
 """Distributions that report about the agent instead of working for it."""
+GIVING: Final = compile_row(
+    "arize-phoenix arize-phoenix-* braintrust langfuse langsmith lmnr openlit opik posthog traceloop-* wandb weave"
+)
+"""Those of TELEMETRY that also fetch something for the agent: prompts, datasets, flags."""
 RUNNERS: Final = compile_row("pytest pytest-* coverage execnet pluggy tox nox hypothesis xdist")
 """Distributions that run and measure tests."""
 TRANSPORTS: Final = compile_row(

@@ -18,7 +18,7 @@ from spanreplay.runtime.caller.caller import FRAMES_MAX, is_among
 __all__ = ["is_sent_by_tool", "is_tool_alone"]
 
 _SENDING: Final = frozenset({"POST", "PUT", "PATCH"})
-"""Methods of reports. What a tool fetches may reach the agent: prompts, flags."""
+"""Methods of reports. What some tools fetch reaches the agent: prompts, flags."""
 _ROOTS: Final = ("/threading.py", "/concurrent/futures/thread.py", "/asyncio/events.py")
 _BEGIN: Final = frozenset({"_bootstrap_inner", "run", "_worker", "_run"})
 """Functions of these modules of the standard library that begin the work of a thread, a pool's thread, a task."""
@@ -30,6 +30,7 @@ class _Code(Enum):
     STANDARD = "standard"
     CARRIES = "carries"
     REPORTS = "reports"
+    GIVES = "gives"
     OTHER = "other"
 
 
@@ -37,27 +38,36 @@ _known: Final[dict[str, _Code]] = {}
 
 
 def is_sent_by_tool(method: str) -> bool:
-    """Whether a request that is made here is a tool's report."""
-    return method.upper() in _SENDING and is_tool_alone()
+    """Whether a request that is made here is a tool's own: a report, or what it asks about its surroundings."""
+    tool = _find_tool_alone()
+    return tool is _Code.REPORTS or (tool is _Code.GIVES and method.upper() in _SENDING)
 
 
 def is_tool_alone() -> bool:
     """Whether the code that runs here is a reporting tool alone, in a thread or task of its own or at the end."""
-    first = _Code.STANDARD
+    return _find_tool_alone() is not None
+
+
+def _find_tool_alone() -> _Code | None:
+    """REPORTS or GIVES if only a tool's code runs here: GIVES if one that fetches for the agent is among it."""
+    first, found = _Code.STANDARD, _Code.REPORTS
     frame = sys._getframe(1)
     for _ in range(FRAMES_MAX):
         name = frame.f_code.co_filename
         kind = _known.get(name) or _classify(name)
         if kind is _Code.OTHER:
-            return False
+            return None
         if kind is _Code.ROOT and frame.f_code.co_name in _BEGIN:
             break
-        if kind in (_Code.CARRIES, _Code.REPORTS):
+        if kind is _Code.CARRIES:
             first = kind
+        elif kind is not _Code.STANDARD and kind is not _Code.ROOT:
+            first = _Code.REPORTS
+            found = kind if kind is _Code.GIVES else found
         if frame.f_back is None:
             break
         frame = frame.f_back
-    return first is _Code.REPORTS
+    return found if first is _Code.REPORTS else None
 
 
 def _classify(filename: str) -> _Code:
@@ -75,5 +85,5 @@ def _find_kind(filename: str) -> _Code:
     if ids.is_agent_file(filename):
         return _Code.OTHER
     if is_among(filename, (owners.TELEMETRY,)):
-        return _Code.REPORTS
+        return _Code.GIVES if is_among(filename, (owners.GIVING,)) else _Code.REPORTS
     return _Code.CARRIES if is_among(filename, (owners.TRANSPORTS, owners.RETRIES)) else _Code.OTHER

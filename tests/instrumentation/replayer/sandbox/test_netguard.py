@@ -126,6 +126,42 @@ def test_s27_served_calls_dial_nobody(workplace: Workplace, greeter: Greeter) ->
     assert greeter.came == came == 2
 
 
+TOOL = """
+import _socket, sysconfig
+code = '''
+def work():
+    for reach in (lambda: dial(), lambda: look_up("metadata.invalid", 80)):
+        try:
+            reach()
+        except OSError as exc:
+            failed.append(type(exc).__name__)
+'''
+space = {"dial": HOW, "look_up": _socket.getaddrinfo, "failed": []}
+exec(compile(code, sysconfig.get_path("purelib") + "/newrelic/core/sender.py", "exec"), space)
+thread = threading.Thread(target=space["work"])
+thread.start()
+thread.join()
+print(space["failed"], file=sys.stderr)
+"""
+
+
+def test_s27_n4_what_a_reporting_tool_tries_by_itself_fails_as_offline(workplace: Workplace, greeter: Greeter) -> None:
+    """A tool may ask where it runs. What it does for the agent is denied and reported."""
+    by_itself = TOOL.replace("HOW", "functools.partial(_socket.socket().connect, ('127.0.0.1', port))")
+    agent = workplace.write("agent.py", f"import functools\n{AGENT}{by_itself}")
+    assert "['gaierror']" in workplace.record(agent).stderr
+    came = greeter.came
+    replayed = workplace.replay(agent)
+    assert replayed.status == 0, replayed.stderr
+    assert "['ConnectionRefusedError', 'gaierror']" in replayed.stderr
+    assert replayed.verdict["sockets_denied"] == []
+    workplace.write("agent.py", f"import functools\n{AGENT}{TOOL.replace('HOW', 'dial')}")
+    for_the_agent = workplace.replay(agent)
+    assert for_the_agent.status == 3
+    assert ("effect_blocked", "socket:connect") in for_the_agent.causes()
+    assert greeter.came == came
+
+
 def test_s2_live_boundary_may_dial_also_from_its_threads(workplace: Workplace, greeter: Greeter) -> None:
     """Inside a call that the plan runs live, connections are allowed from any thread."""
     agent = workplace.write("agent.py", AGENT)

@@ -100,9 +100,10 @@ def test_n4_what_the_agent_does_in_a_tools_thread_is_the_agents() -> None:
     assert found == [False]
 
 
-@pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE"])
-def test_n4_what_a_tool_fetches_is_no_report(method: str) -> None:
-    """Prompts and flags reach the agent."""
-    ask = through(TOOL, TRANSPORT, method=method)
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
+@pytest.mark.parametrize(("tool", "gives"), [("langfuse/sender.py", True), ("elasticapm/sender.py", False)])
+def test_n4_what_a_tool_fetches_for_the_agent_is_no_report(method: str, tool: str, gives: bool) -> None:
+    """Prompts and flags reach the agent; where a tool runs, it asks for itself."""
+    ask = through(tool, TRANSPORT, method=method)
     in_thread(ask)
-    assert ask.found == [False]
+    assert ask.found == [method == "POST" or not gives]
