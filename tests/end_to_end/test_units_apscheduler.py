@@ -238,3 +238,73 @@ def test_n3_a_job_of_a_process_with_values_of_its_own_is_incomplete(provider: Pr
     unit = units_of(place, "answer")[0]
     assert [reason.partition(" made ")[0] for reason in unit.completeness().reasons] == ["a worker's process"]
     assert place.replay("pooled.py", "spawn", source=unit.run_id).verdict["verdict"] == "incomplete"
+
+
+POLLER: Final = """
+import threading
+from apscheduler.schedulers.background import BackgroundScheduler
+
+class Poller:
+    def __init__(self):
+        self.has_polled, self.seen = threading.Event(), []
+        self.scheduler = BackgroundScheduler()
+        self.scheduler.add_job(self.poll, args=["a flag"], misfire_grace_time=None)
+        self.scheduler.start()
+
+    def poll(self, what):
+        self.seen.append(what)
+        self.has_polled.set()
+"""
+BOT: Final = """
+import sys, threading
+from apscheduler.schedulers.background import BackgroundScheduler
+from groq import Groq
+from poller import Poller
+
+done = threading.Semaphore(0)
+
+class Bot:
+    def __init__(self, name):
+        self.name, self.client = name, Groq()
+
+    def ask(self, text):
+        made = self.client.chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
+        done.release()
+        return {"by": self.name, "reply": made.choices[0].message.content}
+
+poller = Poller()
+poller.has_polled.wait()
+if "alone" in sys.argv:
+    print(Bot("alone").ask(poller.seen[0]))
+else:
+    scheduler = BackgroundScheduler()
+    for name in ("first", "second"):
+        scheduler.add_job(Bot(name).ask, args=[f"of the {name}"], misfire_grace_time=None)
+    scheduler.start()
+    for _ in range(2):
+        done.acquire()
+    scheduler.shutdown()
+"""
+
+
+def test_p3_p4_methods_of_the_agents_objects_are_jobs_and_what_a_library_schedules_is_not(
+    provider: Provider, tmp_path: Path
+) -> None:
+    """A library that polls with APScheduler leaves a script one run; of two jobs of one method, each has its object."""
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    (packages / "poller.py").write_text(POLLER)
+    place = Workplace(tmp_path, {**provider.environ(), "SPANREPLAY_GUARD": "production", "PYTHONPATH": str(packages)})
+    place.write("bot.py", BOT)
+    place.record("bot.py", "alone")
+    (alone,) = place.recordings()
+    assert [call.kind for call in alone.calls if call.kind in ("llm", "compute")] == ["llm"]
+    assert place.replay("bot.py", "alone", source=alone.run_id).status == 0
+    place.record("bot.py")
+    provider.stop()
+    units = units_of(place)
+    assert [unit.root.app for unit in units] == ["Bot.ask", "Bot.ask"]
+    assert {output_of(unit)["result"]["by"] for unit in units} == {"first", "second"}
+    for unit in units:
+        replayed = place.replay("bot.py", source=unit.run_id)
+        assert replayed.status == 0, replayed.stderr

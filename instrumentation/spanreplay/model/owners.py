@@ -54,6 +54,10 @@ TELEMETRY: Final = compile_row(
     """
 )
 """Distributions that report about the agent instead of working for it."""
+FLAGS: Final = compile_row(
+    "configcat-client flagsmith growthbook launchdarkly-server-sdk splitio-client statsig statsig-* unleashclient"
+)
+"""Distributions that fetch feature flags for the agent, and report which of them it has asked for."""
 GIVING: Final = compile_row(
     "arize-phoenix arize-phoenix-* braintrust langfuse langsmith lmnr openlit opik posthog traceloop-* wandb weave"
 )

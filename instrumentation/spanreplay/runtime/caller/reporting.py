@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import sys
 from enum import Enum
+from types import FrameType
 from typing import Final
 
 from spanreplay.model import ids, owners
 from spanreplay.model.here import PACKAGE
 from spanreplay.runtime.caller.caller import FRAMES_MAX, is_among
 
-__all__ = ["is_sent_by_tool", "is_tool_alone"]
+__all__ = ["is_of_flags", "is_sent_by_tool", "is_tool_alone"]
 
 _SENDING: Final = frozenset({"POST", "PUT", "PATCH"})
 """Methods of reports. What some tools fetch reaches the agent: prompts, flags."""
 _ROOTS: Final = ("/threading.py", "/concurrent/futures/thread.py", "/asyncio/events.py")
 _BEGIN: Final = frozenset({"_bootstrap_inner", "run", "_worker", "_run"})
 """Functions of these modules of the standard library that begin the work of a thread, a pool's thread, a task."""
+_SCHEDULES: Final = owners.compile_row("apscheduler schedule")
+"""Distributions with which tools do something from time to time."""
 _FILES_MAX: Final = 4096
 
 
@@ -41,6 +44,22 @@ def is_sent_by_tool(method: str) -> bool:
     """Whether a request that is made here is a tool's own: a report, or what it asks about its surroundings."""
     tool = _find_tool_alone()
     return tool is _Code.REPORTS or (tool is _Code.GIVES and method.upper() in _SENDING)
+
+
+def is_of_flags() -> bool:
+    """Whether a client of feature flags makes the request that is made here, for whomever."""
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(FRAMES_MAX):
+        if frame is None:
+            return False
+        name = frame.f_code.co_filename
+        kind = _known.get(name) or _classify(name)
+        if kind is _Code.OTHER:
+            return is_among(name, (owners.FLAGS,))
+        if kind in (_Code.REPORTS, _Code.GIVES):
+            return False
+        frame = frame.f_back
+    return False
 
 
 def is_tool_alone() -> bool:
@@ -86,4 +105,4 @@ def _find_kind(filename: str) -> _Code:
         return _Code.OTHER
     if is_among(filename, (owners.TELEMETRY,)):
         return _Code.GIVES if is_among(filename, (owners.GIVING,)) else _Code.REPORTS
-    return _Code.CARRIES if is_among(filename, (owners.TRANSPORTS, owners.RETRIES)) else _Code.OTHER
+    return _Code.CARRIES if is_among(filename, (owners.TRANSPORTS, owners.RETRIES, _SCHEDULES)) else _Code.OTHER

@@ -66,7 +66,7 @@ def is_unwatched() -> bool:
 
 
 def _reports(filename: str) -> bool:
-    if is_among(filename, (owners.TELEMETRY,)):
+    if is_among(filename, (owners.TELEMETRY, owners.FLAGS)):
         return True
     return installed.split_site(filename)[1].startswith(_REPORTING)
 

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
-from spanreplay.runtime.caller.reporting import is_sent_by_tool
+from spanreplay.runtime.caller.reporting import is_of_flags, is_sent_by_tool
 
 
 class Tool(NamedTuple):
@@ -57,6 +57,10 @@ _ANSWERS: Final = (
 """Its answers to questions whose answer a tool reads."""
 _ANYWHERE: Final = re.compile(r".*/v1/(traces|metrics|logs)$|/api/\d+/(envelope|store)/?$")
 """OTLP and Sentry, whoever runs the server."""
+_OF_FLAGS: Final = re.compile(
+    r"/(client/(metrics|register)|bulk|diagnostic|rgstr|log_event|sdk_exception|analytics/flags|metrics/\w+|\w+/bulk)/?$"
+)
+"""Paths at which clients of feature flags report: Unleash, LaunchDarkly, Statsig, Flagsmith, Split."""
 
 
 def is_telemetry(method: str, host: str, path: str) -> bool:
@@ -64,7 +68,7 @@ def is_telemetry(method: str, host: str, path: str) -> bool:
     is_told, settings = _look_up(method.upper(), host, path)
     if is_told or (settings != () and any(host == _host_in(url) for url in map(_read_variable, settings) if url)):
         return True
-    return is_sent_by_tool(method)
+    return is_sent_by_tool(method) or (_OF_FLAGS.search(path) is not None and is_of_flags())
 
 
 @lru_cache(maxsize=512)

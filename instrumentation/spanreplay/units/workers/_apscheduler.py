@@ -12,14 +12,18 @@ import functools
 import inspect
 import json
 import multiprocessing
+import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from importlib import import_module
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
-from spanreplay.model import guard
+from spanreplay.model import guard, ids, owners
 from spanreplay.model.call import Effect, Kind
+from spanreplay.runtime.caller.caller import AGENT, classify, is_among, is_ours
 from spanreplay.runtime.calls.function_calls import FunctionCall, call_sync
 from spanreplay.runtime.context_variables import reset_variable, set_variable
 from spanreplay.runtime.lanes import Lane, current_lane, inside_lane, is_within
@@ -95,12 +99,12 @@ class _RunTimes(list[Any]):
 def _submit(wrapped: Any, executor: Any, args: Any, kwargs: Any) -> Any:
     """End the program's start before a process of the pool works on the first job."""
     process = factory.offered()
-    if process is None or is_replay() or not _may_be_unit():
+    job, run_times = (lambda job, run_times: (job, run_times))(*args, **kwargs)
+    if process is None or is_replay() or not _may_be_unit(job):
         return wrapped(*args, **kwargs)
     guard.guarded("the start of a pool", factory.begin_units)
     if process.start is None:
         return wrapped(*args, **kwargs)
-    job, run_times = (lambda job, run_times: (job, run_times))(*args, **kwargs)
     return wrapped(job, _RunTimes(run_times, process.start))
 
 
@@ -127,21 +131,38 @@ def _with_units_async(run_job: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _may_be_unit() -> bool:
-    """Whether a job may be the first unit of this process. In a server, only the first request ends the start."""
+def _may_be_unit(job: Any) -> bool:
+    """Whether a job may be a unit. In a server, only the first request ends the start.
+
+    A library's own jobs, with which it fetches or reports something from time to time, are part of their process.
+    """
     process = factory.offered()
-    return process is None or process.start is not None or not serves()
+    if process is not None and process.start is None and serves():
+        return False
+    return _is_agents_job(job)
+
+
+def _is_agents_job(job: Any) -> bool:
+    return _by_agent.get(id(job)) is job or bool(guard.guarded("whose a job is", _is_agents, job.func))
+
+
+def _is_agents(function: Any) -> bool:
+    """Whether a function is the agent's or a framework's; one without Python code may be anybody's."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    code = getattr(inspect.unwrap(getattr(function, "__func__", function)), "__code__", None)
+    return code is None or classify(code.co_filename) == AGENT
 
 
 def _work_on(job: Any, scheduled: Any, *args: Any, **kwargs: Any) -> Any:
-    if not _may_be_unit():
+    if not _may_be_unit(job):
         return job.func(*args, **kwargs)
     given = functools.partial(_describe_input, job, scheduled)
     return record_job(str(job.name), given, lambda: job.func(*args, **kwargs), _describe_end)
 
 
 async def _work_on_async(job: Any, scheduled: Any, *args: Any, **kwargs: Any) -> Any:
-    if not _may_be_unit():
+    if not _may_be_unit(job):
         return await job.func(*args, **kwargs)
     given = functools.partial(_describe_input, job, scheduled)
     return await record_job_async(str(job.name), given, lambda: job.func(*args, **kwargs), _describe_end)
@@ -157,6 +178,9 @@ def _describe_end(result: Any) -> Ended:
 
 
 # ── added jobs ──────────────────────────────────────────────────────────────────────────────────────
+_APSCHEDULER: Final = (owners.compile_row("apscheduler"),)
+_by_agent: Final[weakref.WeakValueDictionary[int, Any]] = weakref.WeakValueDictionary()
+"""Jobs that the agent has added in this process, by identity: they are not hashable."""
 _is_served: Final[contextvars.ContextVar[bool]] = contextvars.ContextVar("spanreplay_apscheduler", default=False)
 """Whether a job is created only to be returned, not stored."""
 
@@ -164,7 +188,9 @@ _is_served: Final[contextvars.ContextVar[bool]] = contextvars.ContextVar("spanre
 def _add(wrapped: Any, scheduler: Any, args: Any, kwargs: Any) -> Any:
     """Record adding a job within a unit as a write: a replay compares it and adds no job."""
     if not _is_in_unit():
-        return wrapped(*args, **kwargs)
+        job = wrapped(*args, **kwargs)
+        guard.guarded("who adds a job", _note_added, job, sys._getframe(1))
+        return job
     made: list[Any] = []
 
     def add() -> dict[str, Any]:
@@ -174,6 +200,17 @@ def _add(wrapped: Any, scheduler: Any, args: Any, kwargs: Any) -> Any:
 
     told = call_sync(lambda: _describe_added(args, kwargs), add)
     return made[0] if made else _make_job(lambda: wrapped(*args, **kwargs), told)
+
+
+def _note_added(job: Any, frame: FrameType | None) -> None:
+    """Note a job that the agent or a framework adds in this frame, directly or through APScheduler."""
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not (is_ours(name) or ids.is_stdlib_file(name) or is_among(name, _APSCHEDULER)):
+            if classify(name) == AGENT:
+                _by_agent[id(job)] = job
+            return
+        frame = frame.f_back
 
 
 def _make_job(make: Callable[[], Any], told: Mapping[str, Any]) -> Any:
@@ -244,7 +281,7 @@ def _look_for_jobs(wrapped: Any, scheduler: Any, args: Any, kwargs: Any) -> Any:
     if isinstance(run, UnitRun) and run.resolver.keeps:  # a unit has woken the scheduler; due jobs are no part of it
         with factory.outside_units():
             return wrapped(*args, **kwargs)
-    if run is None or run.resolver.keeps or not _is_for_scheduler(run.resolver.answers):
+    if run is None or run.resolver.keeps or not _is_for_scheduler(run.resolver.answers) or _is_librarys(scheduler):
         return wrapped(*args, **kwargs)
     if serves():
         wrapped(*args, **kwargs)  # run jobs that belong to the start
@@ -257,6 +294,12 @@ def _look_for_jobs(wrapped: Any, scheduler: Any, args: Any, kwargs: Any) -> Any:
     if not _replaying:
         _replaying.append(loop.create_task(replay_jobs_async(functools.partial(_work, scheduler), _describe_end)))
     return None
+
+
+def _is_librarys(scheduler: Any) -> bool:
+    """Whether a scheduler has jobs of libraries only: it works for its process, also in a replay."""
+    jobs = scheduler.get_jobs()
+    return bool(jobs) and not any(map(_is_agents_job, jobs))
 
 
 def _is_for_server(session: Answers) -> bool:
@@ -308,10 +351,11 @@ def _call_in(lane: Lane, call: Callable[[], Any]) -> Any:
 def _find(scheduler: Any, given: Mapping[str, Any]) -> Callable[[], Any]:
     """Return a recorded job's call, by function reference, or by matching job if it has no reference."""
     util: Any = import_module("apscheduler.util")
-    job = next((each for each in scheduler.get_jobs() if _is_same(each, given)), None)
+    job = _find_job(scheduler.get_jobs(), given)
     reference = given.get(_FUNCTION)
     try:
-        function = job.func if job is not None and reference is None else util.ref_to_obj(reference)
+        is_here = job is not None and reference in (None, job.func_ref)  # a reference names no object of a method
+        function = job.func if is_here else util.ref_to_obj(reference)
     except (LookupError, TypeError) as exc:
         raise not_here(f"the job {given[_NAME]!r} is not here any more: {exc}") from exc
     args = given[_ARGS] if _ARGS in given or job is None else job.args
@@ -319,8 +363,12 @@ def _find(scheduler: Any, given: Mapping[str, Any]) -> Callable[[], Any]:
     return functools.partial(function, *args, **kwargs)
 
 
-def _is_same(job: Any, given: Mapping[str, Any]) -> bool:
-    """Whether a job is the recorded one, by id or, because generated ids differ, by name and function."""
-    if job.id == given[_JOB]:
-        return True
-    return (job.name, job.func_ref) == (given[_NAME], given.get(_FUNCTION))
+def _find_job(jobs: Iterable[Any], given: Mapping[str, Any]) -> Any:
+    """Return the recorded job, by id or, because generated ids may differ, by name and function; None if not here."""
+    named = None
+    for job in jobs:
+        if job.id == given[_JOB]:
+            return job
+        if named is None and (job.name, job.func_ref) == (given[_NAME], given.get(_FUNCTION)):
+            named = job
+    return named

@@ -12,22 +12,28 @@ from typing import Any, Final
 
 import pytest
 
-from spanreplay.runtime.caller.reporting import is_sent_by_tool
+from spanreplay.runtime.caller.reporting import is_of_flags, is_sent_by_tool
 
 SITE: Final = Path(sysconfig.get_path("purelib"))
 TOOL, SDK, TRANSPORT = "opentelemetry/sdk/sender.py", "groq/sender.py", "httpx/sender.py"
 RETRY: Final = "tenacity/sender.py"
 
 
-def through(*files: str, method: str = "post") -> Any:
+def through(*files: str, method: str = "post", asks: Callable[..., bool] = is_sent_by_tool, site: Path = SITE) -> Any:
     """Return a function that asks behind a chain of calls, each in one of these installed files; outermost first."""
     found: list[bool] = []
     inner: Any = None
     for file in reversed(files):
-        space: dict[str, Any] = {"call": inner, "found": found, "asks": is_sent_by_tool}
-        work = "call()" if inner else f"found.append(asks({method!r}))"
+        space: dict[str, Any] = {"call": inner, "found": found, "asks": asks}
+        work = (
+            "call()"
+            if inner
+            else f"found.append(asks({method!r}))"
+            if asks is is_sent_by_tool
+            else "found.append(asks())"
+        )
         code = f"def ask():\n    {work}\nasync def aask():\n    {work}\n"
-        exec(compile(code, str(SITE / file), "exec"), space)  # noqa: S102 -- code of that file
+        exec(compile(code, str(site / file), "exec"), space)  # noqa: S102 -- code of that file
         inner = space["ask"]
         inner.found, inner.aask = found, space["aask"]
     return inner
@@ -107,3 +113,27 @@ def test_n4_what_a_tool_fetches_for_the_agent_is_no_report(method: str, tool: st
     ask = through(tool, TRANSPORT, method=method)
     in_thread(ask)
     assert ask.found == [method == "POST" or not gives]
+
+
+@pytest.mark.parametrize(
+    ("files", "is_so"),
+    [
+        (("ldclient/sender.py", TRANSPORT), True),
+        (("UnleashClient/sender.py", "requests/api.py", TRANSPORT), True),
+        ((SDK, TRANSPORT), False),
+        (("ldclient/sender.py", SDK, TRANSPORT), False),
+        (("ldclient/sender.py", TOOL, TRANSPORT), False),
+    ],
+)
+def test_n4_a_client_of_flags_is_known_by_its_code(files: tuple[str, ...], is_so: bool, tmp_path: Path) -> None:
+    """From any thread; what such a client passes to others is theirs."""
+    site = tmp_path / "site-packages"
+    for name, distribution in (("ldclient", "launchdarkly_server_sdk"), ("UnleashClient", "unleashclient")):
+        info = site / f"{distribution}-1.0.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution.replace('_', '-')}\nVersion: 1.0\n")
+        (info / "top_level.txt").write_text(f"{name}\n")
+        (info / "RECORD").write_text(f"{name}/sender.py,,\n")
+    ask = through(*files, asks=is_of_flags, site=site)
+    ask()
+    assert ask.found == [is_so]
