@@ -65,11 +65,34 @@ LEFTOVER_MIN: Final = 6
 """The rest of a hit beside a token is redacted too if it is at least this long."""
 
 
-class _Compiled(NamedTuple):
-    rule: Rule
-    match: re.Pattern[bytes]
-    tail: re.Pattern[bytes] | None
-    close: bytes
+class _Compiled:
+    """A rule whose pattern is compiled when a text first has one of its anchors, which few texts have."""
+
+    __slots__ = ("_compile", "_match", "_tail", "close", "rule")
+
+    def __init__(self, rule: Rule, compile_pattern: Compile) -> None:
+        self.rule = rule
+        self.close = rule.close[0].encode() if rule.close else b""
+        self._compile = compile_pattern
+        self._match: re.Pattern[bytes] | None = None
+        self._tail: re.Pattern[bytes] | None = None
+
+    def match(self, text: bytes, at: int) -> re.Match[bytes] | None:
+        """Match the rule's pattern at a position."""
+        pattern = self._match
+        if pattern is None:
+            pattern = self._match = self._compile(self.rule.pattern.encode("ascii"))
+        return pattern.match(text, at)
+
+    def find_end(self, text: bytes, end: int) -> int:
+        """The end of a match that ends at `end`, with what the rule's tail adds to it."""
+        if not self.rule.tail:
+            return end
+        tail = self._tail
+        if tail is None:
+            tail = self._tail = self._compile(self.rule.tail.encode("ascii"))
+        more = tail.match(text, end)
+        return end if more is None else more.end()
 
 
 class _Anchors(NamedTuple):
@@ -80,7 +103,7 @@ class _Anchors(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """The rules, compiled and filed under their anchors."""
+    """The rules, filed under their anchors."""
 
     order: dict[int, int]
     text: _Anchors | None
@@ -93,7 +116,7 @@ class _Plan(NamedTuple):
 
 
 class Scanner:
-    """The rules, ready to run. Compiled on first use; thread-safe."""
+    """The rules, ready to run. Filed on first use, and each compiled when it is first tried; thread-safe."""
 
     def __init__(self, rules: Sequence[Rule] = RULES, compile_pattern: Compile = re.compile) -> None:
         self._rules = tuple(rules)
@@ -147,9 +170,7 @@ class Scanner:
     def _make_plan(self) -> _Plan:
         filed: dict[Anchor, dict[bytes, list[_Compiled]]] = {kind: {} for kind in Anchor}
         for rule in self._rules:
-            close = rule.close[0].encode() if rule.close else b""
-            tail = self._compile(rule.tail.encode("ascii")) if rule.tail else None
-            compiled = _Compiled(rule, self._compile(rule.pattern.encode("ascii")), tail, close)
+            compiled = _Compiled(rule, self._compile)
             for anchor in rule.anchors:
                 filed[rule.anchor].setdefault(anchor.encode("utf-8"), []).append(compiled)
         starts: dict[bytes, list[tuple[bytes, _Compiled]]] = {}
@@ -271,7 +292,7 @@ def _scan_anchors(text: bytes, searched: bytes, anchors: _Anchors, hits: list[Hi
             for compiled in rules:
                 if taken and at < taken.get(id(compiled), 0):
                     continue
-                match = compiled.match.match(text, at)
+                match = compiled.match(text, at)
                 if match is None:
                     continue
                 hit = _accept(text, at, compiled, match)
@@ -294,7 +315,7 @@ def _one_pattern(words: Iterable[bytes]) -> bytes:
 
 
 def _match_at(text: bytes, at: int, compiled: _Compiled) -> Hit | None:
-    match = compiled.match.match(text, at)
+    match = compiled.match(text, at)
     return None if match is None else _accept(text, at, compiled, match)
 
 
@@ -304,9 +325,7 @@ def _accept(text: bytes, at: int, compiled: _Compiled, match: re.Match[bytes]) -
     if rule.check is not None and not rule.check(text, at, match):
         return None
     start, end = match.span(0 if rule.is_whole else match.lastindex or 0)
-    if compiled.tail is not None:
-        more = compiled.tail.match(text, end)
-        end = end if more is None else more.end()
+    end = compiled.find_end(text, end)
     if rule.strip:
         end = start + len(text[start:end].rstrip(rule.strip.encode("ascii")))
     if rule.before:

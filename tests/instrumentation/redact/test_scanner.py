@@ -70,8 +70,8 @@ def test_r4_known_values_are_bounded() -> None:
     assert len(run._finder._known) == 256
 
 
-def test_scanner_compiles_nothing_before_its_first_text() -> None:
-    """A process that records nothing compiles no rule."""
+def test_scanner_compiles_a_rule_at_its_first_anchor() -> None:
+    """A process pays for the rules that its texts give reason to try, once each."""
     compiled: list[bytes] = []
 
     def compile_pattern(pattern: bytes) -> re.Pattern[bytes]:
@@ -79,6 +79,13 @@ def test_scanner_compiles_nothing_before_its_first_text() -> None:
         return re.compile(pattern)
 
     scanner = Scanner(RULES, compile_pattern)
+    assert not scanner.scan(b"text")
     assert not compiled
-    scanner.scan(b"text")
-    assert len(compiled) >= len(RULES)
+    assert scanner.scan(b"password=hunter2secret") == scanner.scan(b"password=hunter2secret") != []
+    assert 0 < len(compiled) < 10
+    for literal in _LITERALS:
+        scanner.scan(literal.encode() + b"a1B" * 50)
+    count = len(compiled)
+    for literal in _LITERALS:
+        scanner.scan(literal.encode() + b"a1B" * 50)
+    assert len(compiled) == count
