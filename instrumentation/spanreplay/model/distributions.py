@@ -15,18 +15,38 @@ from typing import Final
 _SITES: Final = re.compile(r".*[/\\](?:site|dist)-packages(?=[/\\])", re.DOTALL)
 _INFO: Final = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._]*?)-[^-]+(?:-py[\d.]+)?\.(?:dist|egg)-info\Z")
 _TOP: Final = re.compile(rb'"?([^/,\n]+)([/,])')
+_FOLDER: Final = re.compile(rb'\n"?([^,\n]+)/[^/,\n]+,')
 _FILES_MAX: Final = 10_000
 _listdir: Final = os.listdir  # the real ones, whatever is patched later
 _open: Final = open
 _stat: Final = os.stat
 _RECORD_BYTES_MAX: Final = 16 * 1024 * 1024
+_NAMED_OTHERWISE: Final = {
+    "PIL": "pillow",
+    "_distutils_hack": "setuptools",
+    "_yaml": "pyyaml",
+    "attr": "attrs",
+    "bs4": "beautifulsoup4",
+    "dateutil": "python-dateutil",
+    "dotenv": "python-dotenv",
+    "git": "gitpython",
+    "grpc": "grpcio",
+    "jwt": "pyjwt",
+    "pkg_resources": "setuptools",
+    "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+}
+"""Common packages whose distributions have other names: where to look first."""
 _WITH_VALUE: Final = frozenset("WX")
 """Interpreter options that take the next argument if no value follows in the same one."""
 
 
 def normalise(name: str) -> str:
     """The normalised name of a distribution (PEP 503)."""
-    return re.sub(r"[-_.]+", "-", name).lower()
+    result = name.lower().replace("_", "-").replace(".", "-")
+    while "--" in result:
+        result = result.replace("--", "-")
+    return result
 
 
 def split_site(filename: str) -> tuple[str, str]:
@@ -66,12 +86,13 @@ class _Site:
         """Distribution → its metadata folder."""
         self._owners: dict[str, str] = {}
         self._tops: dict[str, list[str]] | None = None
+        self._near: dict[str, dict[str, str]] = {}
         try:
             listed = _listdir(folder)
         except OSError:
             listed = []
         for each in listed:
-            info = _INFO.match(each)
+            info = _INFO.match(each) if each.endswith("-info") else None
             if info is not None:
                 self.infos[normalise(info["name"])] = each
 
@@ -92,6 +113,9 @@ class _Site:
         is_package = _exists(os.path.join(self._folder, module, "__init__.py"))  # noqa: PTH118 -- text
         if name in self.infos and (is_package or "/" not in below):
             return name
+        near = self._find_near(module, below)
+        if near:
+            return near
         if self._tops is None:
             self._tops = self._index()
         candidates = self._tops.get(module, [])
@@ -103,6 +127,32 @@ class _Site:
             return listed[0]
         both = normalise("-".join(below.split("/")[:2]))
         return both if not is_package and "/" in below and both in self.infos else name
+
+    def _find_near(self, top: str, below: str) -> str:
+        """A distribution named like a file's package, or like the namespace above it, if it lists the folder; else ''.
+
+        Saves reading the lists of all distributions to find those of `opentelemetry` or `google.protobuf`.
+        """
+        folder = below.rpartition("/")[0]
+        for word in (*folder.split("/")[1:2], _NAMED_OTHERWISE.get(top, top)):
+            start = normalise(word)
+            listed = self._near.get(start)
+            if listed is None:
+                listed = self._list_folders(start)
+                if len(self._near) < _FILES_MAX:
+                    self._near[start] = listed
+            if folder in listed:
+                return listed[folder]
+        return ""
+
+    def _list_folders(self, start: str) -> dict[str, str]:
+        """Folder with files → the distribution that lists it, for distributions whose names begin with a word."""
+        found: dict[str, str] = {}
+        for name in self.infos:
+            if name == start or name.startswith(f"{start}-"):
+                for folder in {*_FOLDER.findall(self._read(name, "RECORD"))}:
+                    found.setdefault(folder.decode(errors="replace"), name)
+        return found
 
     def _index(self) -> dict[str, list[str]]:
         """Top-level module or package → the distributions that list a file of it."""
