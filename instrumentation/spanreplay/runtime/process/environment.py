@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +20,7 @@ MODULE: Final = "module"
 """Member of an environment: the argument of `python -m`, which is not among the arguments of the program."""
 CODE_FILES_MAX: Final = 200
 _CODE_BYTES_MAX: Final = 1024 * 1024
+_VERSION: Final = re.compile(r"^Version: *(\S+)", re.MULTILINE)
 _PACKAGES: Final = (
     "anthropic",
     "httpx",
@@ -77,14 +79,17 @@ def read_hash_seed() -> str:
 
 
 def _read_versions() -> dict[str, str]:
-    from importlib.metadata import PackageNotFoundError, version
+    from importlib.metadata import PackageNotFoundError, distribution
 
     found: dict[str, str] = {}
     for package in _PACKAGES:
         try:
-            found[package] = version(package)
+            installed = distribution(package)
         except PackageNotFoundError:
             continue
+        # Parsing the whole file takes milliseconds: most of it is the package's README
+        stated = _VERSION.search(installed.read_text("METADATA") or "")
+        found[package] = installed.version if stated is None else stated[1]
     return found
 
 

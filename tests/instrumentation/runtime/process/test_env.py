@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ def test_s21_moving_parts_of_the_process_are_described() -> None:
     assert found["argv"] == ["agent.py", "--fast"]
     assert {"python", "implementation", "platform", "machine", "git_sha", "cwd"} <= set(found)
     assert "spanreplay" in found["packages"]
+    assert found["packages"] == {name: version(name) for name in found["packages"]}
 
 
 def test_commit_is_read_from_a_branch(tmp_path: Path) -> None:
