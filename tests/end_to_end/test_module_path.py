@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 from pathlib import Path
 
+import pytest
+
+from support.agents import instrument
 from support.replaying import Workplace
 
 LOOKS_AT_IT = """
@@ -44,3 +49,29 @@ def test_what_an_agent_adds_to_its_module_path_is_found(workplace: Workplace, tm
     workplace.write("agent.py", LOOKS_AT_IT.replace("there =", f"sys.path.append({str(tmp_path)!r})\nthere ="))
     replayed = workplace.replay("agent.py")
     assert replayed.causes()[0] == ("changed_call", "tool:note"), replayed.causes()
+
+
+STARTED = """
+import json, os, sys
+is_recorded = "spanreplay.activate.install" in sys.modules
+print(json.dumps([is_recorded, dict(os.environ), sys.path, sys.argv, sys.orig_argv, sys.executable]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "named"), [("", "python"), ("{here}/lib", "{python}"), ("{here}/lib:{here}:/nowhere", "{python}")]
+)
+def test_u1_tests_start_agents_as_the_documented_command_does(workplace: Workplace, before: str, named: str) -> None:
+    """With and without folders on the path, the program sees what `opentelemetry-instrument` lets it see."""
+    workplace.write("agent.py", STARTED)
+    environ = {**workplace.environ, "PYTHONPATH": before.format(here=workplace.path)}
+    command = [named.format(python=workplace.python), "agent.py", "--option"]
+    words, variables = instrument(command, environ, workplace.path, workplace.python)
+    documented = [str(workplace.python.parent / "opentelemetry-instrument"), *command]
+    assert words != documented
+    ours, theirs = (
+        subprocess.run(each, cwd=workplace.path, env=told, capture_output=True, text=True, check=True)
+        for each, told in ((words, variables), (documented, environ))
+    )
+    assert json.loads(ours.stdout) == json.loads(theirs.stdout)
+    assert json.loads(ours.stdout)[0] is True

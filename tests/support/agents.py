@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -49,6 +51,30 @@ def has_distribution(python: Path, name: str) -> bool:
     folders = [str(folder) for folder in python.parent.parent.glob("lib/python*/site-packages")]
     # psycopg2 is built from its sources, or comes as psycopg2-binary
     return any(True for known in (name, f"{name}-binary") for _ in distributions(name=known, path=folders))
+
+
+@functools.cache
+def _find_starter(python: Path) -> str:
+    """The folder that `opentelemetry-instrument` of an environment puts on the module path; '' if it has none."""
+    inside = "lib/python*/site-packages/opentelemetry/instrumentation/auto_instrumentation"
+    return next((str(folder) for folder in python.parent.parent.glob(inside)), "")
+
+
+def instrument(
+    command: Sequence[str], environ: Mapping[str, str], cwd: Path, python: Path
+) -> tuple[list[str], dict[str, str]]:
+    """The command line and environment that `opentelemetry-instrument` starts a command with.
+
+    Saves its own start, a third of a second on a busy machine, in thousands of recordings.
+    """
+    starter, program = _find_starter(python), shutil.which(command[0], path=environ.get("PATH"))
+    if not starter or program is None:
+        return [str(python.parent / "opentelemetry-instrument"), *command], dict(environ)
+    before = [folder for folder in environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    here = os.path.realpath(cwd)
+    path = [*([] if here in before else [here]), *before]
+    path = [starter, *(folder for folder in path if folder != starter)]
+    return [program, *command[1:]], {**environ, "PYTHONPATH": os.pathsep.join(path)}
 
 
 def run_agent(

@@ -1,4 +1,4 @@
-"""Record and replay agents as a user does: `opentelemetry-instrument`, then `spanreplay replay`."""
+"""Record and replay agents as a user does: as `opentelemetry-instrument` starts them, then `spanreplay replay`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, Final
 from spanreplay.model.call import Recording
 from spanreplay.recording.catalog import RunQuery
 from spanreplay.recording.spool import SpoolCatalog
-from support.agents import without_instrumentors
+from support.agents import instrument, without_instrumentors
 
 TIMEOUT_S: Final = 600
 LONG_S: Final = 3600
@@ -66,10 +66,11 @@ class Workplace:
 
     def spawn(self, command: Sequence[str], **environ: str) -> subprocess.Popen[str]:
         """Start a recorded agent and return at once."""
+        words, variables = instrument(command, {**self.environ, **environ}, self.path, self.python)
         return subprocess.Popen(
-            [str(self.python.parent / "opentelemetry-instrument"), *command],
+            words,
             cwd=self.path,
-            env={**self.environ, **environ},
+            env=variables,
             text=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from support.agents import without_instrumentors
 from support.provider import Provider
 
 AGENT = """\
@@ -21,6 +22,8 @@ print("done", file=sys.stderr)
 sys.exit(int(sys.argv[1]))
 """
 TIMEOUT_S = 600
+ALL_INSTRUMENTORS = {"OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": ""}
+"""Makes a command load every instrumentor of this environment, as users do who have them; takes seconds."""
 
 
 class Shell:
@@ -50,12 +53,13 @@ class Shell:
 
 
 def open_shell(folder: Path, provider: Provider) -> Shell:
-    """Return a shell in a folder with agent.py, whose SDK uses the provider."""
+    """Return a shell in a folder with agent.py, whose SDK uses the provider; instrumentors are not loaded."""
     (folder / "agent.py").write_text(AGENT)
     environ = {
         **provider.environ(),
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "HOME": str(folder),
         "PYTHONDONTWRITEBYTECODE": "1",
+        **without_instrumentors(),
     }
     return Shell(folder, environ)

@@ -15,7 +15,7 @@ from spanreplay.cli.replay import limit_idle
 from spanreplay.replayer.resolve.plan import build_plan
 from support.provider import Provider
 from support.runs import make_recording
-from support.shell import AGENT, Shell, open_shell
+from support.shell import AGENT, ALL_INSTRUMENTORS, Shell, open_shell
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,8 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Shell, str]:
     """A shell with one recorded run in its directory, and the run's output; the provider is stopped."""
     with Provider() as provider:
         shell = open_shell(tmp_path_factory.mktemp("agent"), provider)
-        done = shell.spanreplay("record", "--", "python", "agent.py", "0", "sell 1,000", "report")
+        words = ("record", "--", "python", "agent.py", "0", "sell 1,000", "report")
+        done = shell.spanreplay(*words, **ALL_INSTRUMENTORS)
         assert done.returncode == 0, done.stderr
         assert "recorded 2 calls in run " in done.stderr
     return shell, done.stdout
@@ -41,9 +42,8 @@ def test_s62_replay_is_identical_without_a_provider(recorded: tuple[Shell, str],
     """With the provider gone the run replays byte for byte: by id, from a file, in an empty directory."""
     shell, printed = recorded
     verdict_file = tmp_path / "verdict.json"
-    done = shell.spanreplay(
-        "replay", "latest", "--json", str(verdict_file), "--", "python", "agent.py", "0", "sell 1,000", "report"
-    )
+    command = ("--", "python", "agent.py", "0", "sell 1,000", "report")
+    done = shell.spanreplay("replay", "latest", "--json", str(verdict_file), *command, **ALL_INSTRUMENTORS)
     assert (done.returncode, done.stdout) == (0, printed), done.stderr
     assert "\n✔ identical: 2 calls, all as recorded; standard output and exit status too\n" in "\n" + done.stderr
     assert "done\n" in done.stderr
@@ -56,7 +56,7 @@ def test_s62_replay_is_identical_without_a_provider(recorded: tuple[Shell, str],
     shell.spanreplay("export", "latest", "-o", str(tmp_path / "x.replay"))
     (tmp_path / "agent.py").write_text(AGENT)
     elsewhere = Shell(tmp_path, {**shell.environ, "HOME": str(tmp_path)})
-    moved = elsewhere.spanreplay("replay", "x.replay", "--", "python", "agent.py", "0", "sell 1,000", "report")
+    moved = elsewhere.spanreplay("replay", "x.replay", *command)
     assert (moved.returncode, moved.stdout) == (0, printed), moved.stderr
 
 
@@ -165,7 +165,8 @@ def test_s48_replay_of_a_killed_run_goes_to_its_frontier(recorded: tuple[Shell, 
 def test_doctor_tells_what_is_recorded_and_what_is_in_the_way(recorded: tuple[Shell, str]) -> None:
     """The doctor runs the agent, lists the seams that were installed, and names obstacles."""
     shell, _ = recorded
-    fine = shell.spanreplay("doctor", "--json", "--", "python", "-c", "import httpx; print('hello')")
+    agent = ("python", "-c", "import httpx; print('hello')")
+    fine = shell.spanreplay("doctor", "--json", "--", *agent, **ALL_INSTRUMENTORS)
     findings = {f["subject"]: f for f in json.loads(fine.stdout)}
     assert fine.returncode == 0, fine.stdout
     assert "hello\n" in fine.stderr

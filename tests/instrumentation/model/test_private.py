@@ -19,6 +19,7 @@ from spanreplay.recording.spool.writer import SpoolWriter
 from spanreplay.redact import load_or_create_key
 from spanreplay_collector.log.segment_log import SegmentLog
 from spanreplay_service.up import _make_data_dir
+from support.agents import without_instrumentors
 
 RUN = "0192f0c4a1b27c3d8e4f5a6b7c8d9e0f"
 SECRET = "sk-proj-" + "a1B2c3D4e5F6g7H8" * 3
@@ -175,7 +176,8 @@ def test_r6_an_agent_runs_on_beside_a_key_that_is_refused(tmp_path: Path) -> Non
     key = tmp_path / ".spanreplay" / "redact.key"
     key.parent.mkdir(mode=0o700)
     _writable_key(key)
-    environ = {k: v for k, v in os.environ.items() if not k.startswith(("OTEL_", "SPANREPLAY_", "PYTEST_"))}
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("OTEL_", "SPANREPLAY_", "PYTEST_"))}
+    environ = {**kept, **without_instrumentors()}
     command = [str(Path(sys.executable).with_name("opentelemetry-instrument")), sys.executable, "agent.py"]
     done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=600, check=False)
     assert (done.returncode, done.stdout) == (0, "7\n")
