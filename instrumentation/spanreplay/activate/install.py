@@ -222,11 +222,14 @@ class Installation:
         self._offer_units(run)
 
     def _open_spool(self, run_id: str) -> Any:
-        from spanreplay.recording.spool import Shipper, SpoolWriter
+        from spanreplay.recording.spool import SpoolWriter
         from spanreplay.recording.spool.processor import SpoolSpanProcessor
 
-        target = self._target
-        shipper = None if target is None else Shipper(self._data_dir, target)
+        shipper = None
+        if self._target is not None:  # a spool that stays here needs no HTTP client
+            from spanreplay.recording.spool import Shipper
+
+            shipper = Shipper(self._data_dir, self._target)
         writer = SpoolWriter(
             self._data_dir,
             run_id,

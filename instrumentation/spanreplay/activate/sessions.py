@@ -20,8 +20,9 @@ from spanreplay.replayer.resolve.warm_up import WarmUp
 from spanreplay.runtime import processes as process_group
 from spanreplay.runtime.process.environment import find_folders
 from spanreplay.units import given
-from spanreplay.units.earlier import count_before, with_earlier
+from spanreplay.units.earlier import with_earlier
 from spanreplay.units.start import find_past, only_start, with_start
+from spanreplay.units.stated import count_before
 
 __all__ = ["load_session", "make_session", "read_folders"]
 

@@ -7,8 +7,7 @@ import errno
 import os
 import sys
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -18,6 +17,9 @@ from spanreplay.model.errors import SpanreplayError
 from spanreplay.model.escape import escape
 from spanreplay.model.how_to_install import install_command
 from spanreplay.model.version import VERSION
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GROUP: Final = "spanreplay.commands"
 
@@ -67,6 +69,8 @@ EXTRA_OF: Final = {"spanreplay_service": "service", "spanreplay_collector": "col
 
 
 def _plugins() -> dict[str, EntryPoint]:
+    from importlib.metadata import entry_points
+
     return {point.name: point for point in entry_points(group=GROUP)}
 
 

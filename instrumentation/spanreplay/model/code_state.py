@@ -5,6 +5,8 @@ from __future__ import annotations
 BY_PROGRAM = "by_program"
 """Member of the manifest: a file's final state is the work of a program that the run started."""
 ABSENT, ENTRIES, AT, CONTENT, TIMES = "absent", "entries", "at", "content", "times"
+DIRECTORIES = "directories"
+"""Member of the manifest: directories that the run made where nothing was before."""
 
 KEEPS, APPENDS, REPLACES, NAMES, NOTHING = "keeps", "appends", "replaces", "names", "nothing"
 """Effect of a change: it works on the content; adds to it; needs none of it; concerns a file whose content is

@@ -1,11 +1,25 @@
-"""Readable names of lanes: `main/t:main#1/lg:4:tools:pull.tools` is `tools, step 4`; pure."""
+"""Names of lanes: which lane is above which, and how a reader sees them (`tools, step 4`); pure."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-__all__ = ["OF_EARLIER", "name_call", "name_lane", "name_number"]
+__all__ = [
+    "EARLIER_LANE",
+    "OF_EARLIER",
+    "UNIT_LANE",
+    "is_earlier",
+    "is_within",
+    "name_call",
+    "name_lane",
+    "name_number",
+]
+
+UNIT_LANE: Final = "unit"
+"""The root lane of a unit of work, in its own run."""
+EARLIER_LANE: Final = "earlier#"
+"""Prefix of the root lanes of units that a replay runs before the judged one."""
 
 OF_EARLIER: Final = -(1 << 40)
 """The number of every call of the units that a replay makes before the judged one."""
@@ -23,8 +37,21 @@ _WORDS: Final = {
 }
 
 
+def is_earlier(path: str) -> bool:
+    """Whether a lane belongs to a unit that is replayed before the judged one."""
+    return path.startswith(EARLIER_LANE)
+
+
+def is_within(path: str, above: str) -> bool:
+    """Whether a lane is another one or lies below it."""
+    return path == above or path.startswith(above + "/")
+
+
 def name_lane(path: str) -> str:
-    """The lane's last part in words; the whole path if its form is unknown, '' for ''."""
+    """The last part of a path in words: of `main/t:main#1/lg:4:tools:pull.tools`, `tools, step 4`.
+
+    The whole path if its form is unknown, '' for ''.
+    """
     last = path.rpartition("/")[2]
     node = _GRAPH_NODE.match(last)
     if node is not None:

@@ -4,20 +4,19 @@
     run = redactor.run()
     run.text("password=hunter2x")       # 'password=rdx-…'
 
-Importing this costs no OpenTelemetry SDK; the span processor is loaded when first asked for.
+Importing this loads nothing; each name loads its module at its first use, the span processor the OpenTelemetry SDK too.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spanreplay.redact.engine import Redactor, RunRedactor
-from spanreplay.redact.rules import RULES, Anchor, Rule
-from spanreplay.redact.streams import redact_chunks
-from spanreplay.redact.tokens import TOKEN, load_or_create_key
-
 if TYPE_CHECKING:
+    from spanreplay.redact.engine import Redactor, RunRedactor
     from spanreplay.redact.processor import RedactingSpanProcessor
+    from spanreplay.redact.rules import RULES, Anchor, Rule
+    from spanreplay.redact.streams import redact_chunks
+    from spanreplay.redact.tokens import TOKEN, load_or_create_key
 
 __all__ = [
     "RULES",
@@ -32,9 +31,23 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    if name == "RedactingSpanProcessor":
-        from spanreplay.redact.processor import RedactingSpanProcessor
+_LAZY = {
+    "RULES": "rules",
+    "TOKEN": "tokens",
+    "Anchor": "rules",
+    "RedactingSpanProcessor": "processor",
+    "Redactor": "engine",
+    "Rule": "rules",
+    "RunRedactor": "engine",
+    "load_or_create_key": "tokens",
+    "redact_chunks": "streams",
+}
 
-        return RedactingSpanProcessor
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __getattr__(name: str) -> object:
+    """Import names on first access: a command that only reads the key needs no rules."""
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"spanreplay.redact.{_LAZY[name]}"), name)

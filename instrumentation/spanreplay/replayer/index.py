@@ -12,7 +12,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from spanreplay.model.call import CallRecord, Kind, Recording
-from spanreplay.runtime.lanes import is_earlier, is_within
+from spanreplay.model.lane_names import is_earlier, is_within
 
 Slot = tuple[str, str, int]
 _LABEL: Final = re.compile(r":[^/#]*#")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.model.call import CallRecord
-from spanreplay.model.lane_names import name_number
+from spanreplay.model.lane_names import is_earlier, name_number
 from spanreplay.model.levels import FULL
 from spanreplay.model.serving_stack import LIVE_NOTE
 from spanreplay.replayer.addresses import hide_addresses, is_same_text
@@ -23,7 +23,6 @@ from spanreplay.replayer.compare.not_compared import STDERR, STDOUT, find_not_co
 from spanreplay.replayer.divergence import Divergence
 from spanreplay.replayer.known_holes import excuse, find_doubt, has_ended_at_a_hole, stop_at_hole
 from spanreplay.replayer.sandbox.dropped import list_dropped
-from spanreplay.runtime.lanes import is_earlier
 from spanreplay.runtime.process.environment import describe_code
 from spanreplay.runtime.process.kept_output import digest_of
 

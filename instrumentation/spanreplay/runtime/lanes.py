@@ -29,10 +29,6 @@ LABELS_MAX: Final = 1_000
 """How many labels are remembered; a program starts few different functions."""
 HANDED_OVER: Final = "|>"
 """In the name of a callback that a thread hands to an event loop, in front of the callable's name."""
-UNIT_LANE: Final = "unit"
-"""The root lane of a unit of work, in its own run."""
-EARLIER_LANE: Final = "earlier#"
-"""Prefix of the root lanes of units that a replay runs before the judged one."""
 _COMPREHENSION: Final = re.compile(r"<(?:list|set|dict)comp>\.")
 _counting = make_lock()
 """Guards the counters. No container is made while it is held: a collection's finalizers may count in the same lane."""
@@ -216,16 +212,6 @@ def enter_lane(lane: Lane) -> None:
     set_variable(_lane, lane)
     set_variable(_crossing, lane.owner)
     thread_state.forced = None
-
-
-def is_earlier(path: str) -> bool:
-    """Whether a lane belongs to a unit that is replayed before the judged one."""
-    return path.startswith(EARLIER_LANE)
-
-
-def is_within(path: str, above: str) -> bool:
-    """Whether a lane is another one or lies below it."""
-    return path == above or path.startswith(above + "/")
 
 
 class inside_lane:  # noqa: N801 -- reads as a statement: `with inside_lane(lane):`

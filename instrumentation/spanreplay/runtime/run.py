@@ -13,13 +13,14 @@ from opentelemetry.trace import SpanContext, TraceFlags
 
 from spanreplay.model import config, guard, ids
 from spanreplay.model.call import LOST, Outcome
+from spanreplay.model.lane_names import is_within
 from spanreplay.model.levels import FULL, MEMBER, Level
 from spanreplay.model.own_threads import make_lock, wait_until
 from spanreplay.recording.seal.leaves import Leaves
 from spanreplay.recording.seal.tree import LEAF_VERSION
 from spanreplay.runtime.caller.running import RUN
 from spanreplay.runtime.equip import equip
-from spanreplay.runtime.lanes import Lane, enter_lane, is_within
+from spanreplay.runtime.lanes import Lane, enter_lane
 from spanreplay.runtime.order.loops import make_book
 from spanreplay.runtime.order.wait_ends import known_timers
 from spanreplay.runtime.process import own_ports

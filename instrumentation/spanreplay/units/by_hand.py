@@ -26,10 +26,11 @@ from typing import Any, Final, TypeVar
 
 from spanreplay.model.call import Effect, Kind
 from spanreplay.model.errors import ConfigError, ReplayMiss
+from spanreplay.model.lane_names import is_earlier, is_within
 from spanreplay.model.own_threads import make_lock
 from spanreplay.runtime.answers import EarlierUnit
 from spanreplay.runtime.calls.function_calls import FunctionCall, call_sync, describe_function_call
-from spanreplay.runtime.lanes import Lane, current_lane, inside_lane, is_earlier, is_within
+from spanreplay.runtime.lanes import Lane, current_lane, inside_lane
 from spanreplay.runtime.run import Run, active_run
 from spanreplay.units import factory
 from spanreplay.units.consumed import Whose, consume

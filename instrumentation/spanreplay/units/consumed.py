@@ -22,8 +22,9 @@ from typing import Any, Final
 from spanreplay.model import guard
 from spanreplay.model.call import Kind
 from spanreplay.model.errors import ConfigError, ReplayMiss
+from spanreplay.model.lane_names import is_within
 from spanreplay.runtime.calls.open_call import plumbing
-from spanreplay.runtime.lanes import current_lane, is_within
+from spanreplay.runtime.lanes import current_lane
 from spanreplay.runtime.run import active_run
 from spanreplay.units import factory
 from spanreplay.units.jobs import INPUT, Ended, record_job, record_job_async, replay_job, replay_jobs_async

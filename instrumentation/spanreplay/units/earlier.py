@@ -12,23 +12,21 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from spanreplay.model import config
-from spanreplay.model.attributes import UNIT, UNITS_BEFORE
 from spanreplay.model.call import CallRecord, Completeness, Recording, RootRecord
 from spanreplay.model.errors import DamagedRecording, SourceError
 from spanreplay.model.json_text import dump
-from spanreplay.model.lane_names import OF_EARLIER
+from spanreplay.model.lane_names import EARLIER_LANE, OF_EARLIER
 from spanreplay.recording.seal.check import find_tampering
 from spanreplay.replayer.resolve.warm_up import EarlierUnit
-from spanreplay.runtime.lanes import EARLIER_LANE
 from spanreplay.runtime.order.lock_order import MEMBER as LOCK_ORDER
 from spanreplay.runtime.order.steps import PACE
 from spanreplay.runtime.order.worker_book import MEMBER as WORKERS
 from spanreplay.runtime.order.worker_book import merge
 from spanreplay.runtime.process.used_variables import ENV_FILES, VARIABLES
 from spanreplay.units.http_exchange import DISCONNECT, KIND
-from spanreplay.units.stated import LANE, WORKER, Start, find_unit
+from spanreplay.units.stated import LANE, Start, count_before, find_unit, is_before
 
-__all__ = ["WarmRecording", "count_before", "is_before", "with_earlier"]
+__all__ = ["WarmRecording", "with_earlier"]
 
 _STEPS: Final = "steps"
 _CLIENT_LEFT: Final = f"{KIND}:{DISCONNECT}"
@@ -49,22 +47,6 @@ class WarmRecording:
     tampering: str = ""
     oldest: RootRecord | None = None
     """The root of the first earlier unit; None if there are none."""
-
-
-def count_before(unit: Recording) -> int:
-    """Return how many units its process had begun before this one."""
-    before = unit.root.env.get(UNIT, {}).get(UNITS_BEFORE)
-    return before if isinstance(before, int) else 0
-
-
-def is_before(other: Recording, unit: Recording) -> bool:
-    """Whether another run is an earlier unit of the same process."""
-    theirs, ours = find_unit(other.root.env), find_unit(unit.root.env)
-    if theirs is None or ours is None or (theirs.process, theirs.root) != (ours.process, ours.root):
-        return False
-    if other.root.env[UNIT].get(WORKER) != unit.root.env[UNIT].get(WORKER):  # each fork counts its own units
-        return False
-    return other.run_id != unit.run_id and count_before(other) < count_before(unit)
 
 
 def with_earlier(joined: Recording, run_ids: Iterable[str], load: Callable[[str], Recording]) -> WarmRecording:

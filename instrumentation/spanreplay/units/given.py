@@ -19,7 +19,8 @@ from urllib.parse import unquote, unquote_to_bytes
 from spanreplay import codec
 from spanreplay.model import config
 from spanreplay.model.errors import Unserializable
-from spanreplay.runtime.lanes import current_lane, is_earlier
+from spanreplay.model.lane_names import is_earlier
+from spanreplay.runtime.lanes import current_lane
 from spanreplay.runtime.run import active_run
 from spanreplay.units.asgi_messages import PARTS, Body
 

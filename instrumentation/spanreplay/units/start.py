@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 from spanreplay.model.call import CallRecord, Kind, Recording, RootRecord
 from spanreplay.model.errors import DamagedRecording, SourceError, SpanreplayError
 from spanreplay.model.json_text import dump
+from spanreplay.model.lane_names import is_within
 from spanreplay.model.levels import MEMBER
 from spanreplay.recording.seal.check import find_tampering
 from spanreplay.runtime.calls.function_calls import FunctionCall, begin_function_call, call_async, finish_sync
 from spanreplay.runtime.calls.open_call import Crossing
-from spanreplay.runtime.lanes import Lane, inside_lane, is_within
+from spanreplay.runtime.lanes import Lane, inside_lane
 from spanreplay.runtime.order.steps import PACE
 from spanreplay.runtime.order.worker_book import MEMBER as WORKERS
 from spanreplay.runtime.order.worker_book import merge

@@ -5,12 +5,26 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.model.attributes import UNIT, UNITS_BEFORE
-from spanreplay.runtime.lanes import UNIT_LANE as LANE
+from spanreplay.model.lane_names import UNIT_LANE as LANE
 
-__all__ = ["GIVEN", "LANE", "PROCESS", "READS", "UNIT", "WORKER", "Start", "find_unit"]
+if TYPE_CHECKING:
+    from spanreplay.model.call import Recording
+
+__all__ = [
+    "GIVEN",
+    "LANE",
+    "PROCESS",
+    "READS",
+    "UNIT",
+    "WORKER",
+    "Start",
+    "count_before",
+    "find_unit",
+    "is_before",
+]
 
 PROCESS: Final = "process"
 """Member of `UNIT` and of the manifest: the id of the process's run."""
@@ -59,3 +73,19 @@ def find_unit(environment: Mapping[str, Any]) -> Start | None:
     if isinstance(clock, int) and isinstance(calls, int) and isinstance(root, str):
         return Start(process, clock, calls, root)
     return None
+
+
+def count_before(unit: Recording) -> int:
+    """Return how many units its process had begun before this one."""
+    before = unit.root.env.get(UNIT, {}).get(UNITS_BEFORE)
+    return before if isinstance(before, int) else 0
+
+
+def is_before(other: Recording, unit: Recording) -> bool:
+    """Whether another run is an earlier unit of the same process."""
+    theirs, ours = find_unit(other.root.env), find_unit(unit.root.env)
+    if theirs is None or ours is None or (theirs.process, theirs.root) != (ours.process, ours.root):
+        return False
+    if other.root.env[UNIT].get(WORKER) != unit.root.env[UNIT].get(WORKER):  # each fork counts its own units
+        return False
+    return other.run_id != unit.run_id and count_before(other) < count_before(unit)

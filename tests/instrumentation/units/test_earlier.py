@@ -12,7 +12,8 @@ from spanreplay.model import config
 from spanreplay.model.call import CallRecord, Outcome, Recording, RootRecord
 from spanreplay.model.errors import RunNotFound
 from spanreplay.model.lane_names import OF_EARLIER
-from spanreplay.units.earlier import WarmRecording, is_before, with_earlier
+from spanreplay.units.earlier import WarmRecording, with_earlier
+from spanreplay.units.stated import is_before
 
 PROCESS: Final = "0" * 32
 

@@ -18,8 +18,7 @@ from spanreplay.model.call import Recording
 from spanreplay.model.errors import ConfigError, RunNotFound, SourceError, SpanreplayError
 from spanreplay.recording.catalog import RUNS_MAX, Catalog, RunQuery
 from spanreplay.report.shape import Divergence, Verdict
-from spanreplay.units.earlier import count_before, is_before
-from spanreplay.units.stated import find_unit
+from spanreplay.units.stated import count_before, find_unit, is_before
 
 __all__ = [
     "count_option",

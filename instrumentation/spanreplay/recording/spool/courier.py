@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from time import monotonic
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from spanreplay.model.config import SHIP_BATCH_BYTES_MAX
@@ -26,7 +26,9 @@ from spanreplay.recording.spool.directory import REFUSED, SPOOL_SUFFIX, ack_path
 from spanreplay.recording.spool.frames import Frame, scan_file, write_spool_file
 from spanreplay.recording.spool.limits import SHIP_REQUEST_TIMEOUT_MS, SHIP_SERVER_ERRORS_MAX
 from spanreplay.recording.spool.merge import merge_requests
-from spanreplay.recording.spool.post import Reply, Sender
+
+if TYPE_CHECKING:
+    from spanreplay.recording.spool.post import Reply, Sender
 
 __all__ = ["Courier", "Delivery", "ShipReport", "adopt", "is_locked", "read_ack", "write_ack"]
 

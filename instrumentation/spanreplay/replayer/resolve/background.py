@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.model.call import CallRecord, Outcome, Recording
+from spanreplay.model.lane_names import UNIT_LANE, is_earlier
 from spanreplay.model.own_threads import make_lock
-from spanreplay.runtime.lanes import UNIT_LANE, is_earlier
 from spanreplay.runtime.reads import Source, collect, left_of
 
 if TYPE_CHECKING:

@@ -16,10 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.model.attributes import FORKED_AT, RESUMES
 from spanreplay.model.call import CallRecord, Effect, Kind, Outcome, Recording
-from spanreplay.model.code_state import ABSENT
-from spanreplay.runtime.order.loops import make_book
-from spanreplay.runtime.order.steps import PACE
-from spanreplay.runtime.process.surroundings import DIRECTORIES
+from spanreplay.model.code_state import ABSENT, DIRECTORIES
 
 if TYPE_CHECKING:
     from spanreplay.replayer.index import RecordingIndex
@@ -123,6 +120,8 @@ class Continuation:
         if self.has_gone_on:
             return
         self.has_gone_on = True
+        from spanreplay.runtime.order.loops import make_book
+
         crossing.run.loops = make_book(crossing.run)
         os.environ["SPANREPLAY_MODE"] = "record"  # for its children
         for name in ("SPANREPLAY_REPLAY_SOURCE", "SPANREPLAY_REPLAY_PLAN", "SPANREPLAY_REPLAY_PID"):
@@ -142,6 +141,8 @@ class Continuation:
     # ── the new recording ───────────────────────────────────────────────────────────────────────────
     def extend(self, manifest: dict[str, Any]) -> dict[str, Any]:
         """Return the new run's manifest, merged with the old run's."""
+        from spanreplay.runtime.order.steps import PACE
+
         old = self.recording.root.manifest
         merged = {**manifest, "lane_ends": {**manifest.get("lane_ends", {}), **self.lane_ends}}
         if self.timers is None:

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 from spanreplay.model.call import CallRecord, Kind, Outcome, Recording
 from spanreplay.model.errors import ConfigError
 from spanreplay.model.keyspec import KEYSPECS
+from spanreplay.model.lane_names import is_earlier
 from spanreplay.replayer.resolve.budget import is_paid
 from spanreplay.replayer.resolve.plan import SERVE, STUB, Plan, PlannedCall, Rule
 from spanreplay.runtime.edits.apply_patch import patch_request, patch_response
 from spanreplay.runtime.edits.patch import REQUEST, RESPONSE, Patch
 from spanreplay.runtime.edits.selector import Selector
-from spanreplay.runtime.lanes import is_earlier
 
 if TYPE_CHECKING:
     from spanreplay.runtime.calls.open_call import Crossing

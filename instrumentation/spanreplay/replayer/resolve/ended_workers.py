@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from spanreplay.model.call import Outcome
 from spanreplay.model.errors import ReplayMiss
-from spanreplay.runtime.lanes import is_within
+from spanreplay.model.lane_names import is_within
 from spanreplay.runtime.order.worker_book import RecordedWorkers
 from spanreplay.runtime.worker_end import wait_for_end
 

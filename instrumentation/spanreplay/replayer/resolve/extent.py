@@ -8,12 +8,12 @@ from collections.abc import Container
 from typing import TYPE_CHECKING, Final
 
 from spanreplay.model.errors import ReplayMiss
+from spanreplay.model.lane_names import UNIT_LANE, is_earlier, is_within
 from spanreplay.model.levels import level_of_recording
 from spanreplay.replayer.compare.findings import place
 from spanreplay.replayer.pooled_connections import open_instead, without_opened
 from spanreplay.replayer.resolve.background import Background
 from spanreplay.runtime.calls.returning import RETURNED
-from spanreplay.runtime.lanes import UNIT_LANE, is_earlier, is_within
 
 if TYPE_CHECKING:
     from spanreplay.model.call import CallRecord, Recording

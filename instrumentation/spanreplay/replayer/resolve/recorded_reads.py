@@ -14,9 +14,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.model import ids
+from spanreplay.model.lane_names import is_earlier
 from spanreplay.model.own_threads import make_lock
 from spanreplay.replayer.divergence import Divergence
-from spanreplay.runtime.lanes import is_earlier
 from spanreplay.runtime.reads import SOURCES, Draw, Source, collect, left_of
 
 if TYPE_CHECKING:

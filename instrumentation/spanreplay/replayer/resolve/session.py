@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from spanreplay.model.call import CallRecord, Outcome, Recording
 from spanreplay.model.errors import ConfigError, ReplayMiss
-from spanreplay.model.lane_names import name_call, name_number
+from spanreplay.model.lane_names import is_earlier, name_call, name_number
 from spanreplay.model.own_threads import make_lock
 from spanreplay.recording.seal.check import find_tampering
 from spanreplay.replayer.compare import beside
@@ -48,7 +48,6 @@ from spanreplay.replayer.schedule.lock_order import RecordedLockOrder
 from spanreplay.runtime.calls.bodies import BODY
 from spanreplay.runtime.calls.turns import begin
 from spanreplay.runtime.edits.apply_patch import patch_response
-from spanreplay.runtime.lanes import is_earlier
 from spanreplay.runtime.order.lock_order import read_lock_order
 from spanreplay.runtime.processes import is_of_process
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from spanreplay.model.lane_names import UNIT_LANE, is_within
 from spanreplay.model.own_threads import make_lock
 from spanreplay.replayer.compare.findings import Findings
 from spanreplay.replayer.compare.unexercised import Unexercised
-from spanreplay.runtime.lanes import UNIT_LANE, is_within
 
 if TYPE_CHECKING:
     from spanreplay.redact.engine import Learned

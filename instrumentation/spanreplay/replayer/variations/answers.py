@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from spanreplay.model.call import CallRecord, Outcome, Recording
+from spanreplay.model.lane_names import is_earlier
 from spanreplay.runtime.edits.events import is_event_stream, read_events, read_text
 from spanreplay.runtime.edits.selector import parse_selector
-from spanreplay.runtime.lanes import is_earlier
 
 __all__ = ["WHOLE", "Answer", "Path", "Shape", "children", "is_json", "read_answers", "write_path"]
 

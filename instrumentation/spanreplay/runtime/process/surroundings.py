@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from spanreplay.model.code_state import ABSENT
+from spanreplay.model.code_state import ABSENT, DIRECTORIES
 
 if TYPE_CHECKING:
     from spanreplay.runtime.run import Run
@@ -113,7 +113,7 @@ def _is_runner() -> bool:
 
 TEMPORARY_NAME: Final = re.compile(r"(?<=/)tmp[a-z0-9_]{8}(?![a-z0-9_])")
 
-FILES, DIRECTORIES = "files", "directories"
+FILES = "files"
 
 
 def made_by(manifest: Mapping[str, Any], surroundings: Surroundings) -> Iterator[str]:

@@ -23,10 +23,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.model import guard, ids, owners
 from spanreplay.model.call import Effect, Kind
+from spanreplay.model.lane_names import is_within
 from spanreplay.runtime.caller.caller import AGENT, classify, is_among, is_ours
 from spanreplay.runtime.calls.function_calls import FunctionCall, call_sync
 from spanreplay.runtime.context_variables import reset_variable, set_variable
-from spanreplay.runtime.lanes import Lane, current_lane, inside_lane, is_within
+from spanreplay.runtime.lanes import Lane, current_lane, inside_lane
 from spanreplay.runtime.run import active_run
 from spanreplay.units import factory
 from spanreplay.units._table import serves

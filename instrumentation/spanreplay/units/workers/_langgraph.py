@@ -19,9 +19,10 @@ from spanreplay import codec
 from spanreplay.model import guard
 from spanreplay.model.call import Effect, Kind, Outcome
 from spanreplay.model.errors import ReplayMiss, Unserializable
+from spanreplay.model.lane_names import is_within
 from spanreplay.runtime.caller.running import entered
 from spanreplay.runtime.calls.function_calls import FunctionCall, call_sync
-from spanreplay.runtime.lanes import Lane, current_lane, inside_lane, is_within
+from spanreplay.runtime.lanes import Lane, current_lane, inside_lane
 from spanreplay.runtime.run import Run, active_run
 from spanreplay.units.jobs import (
     Ended,

@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.model import ids
-from spanreplay.model.code_state import ABSENT, BY_PROGRAM
+from spanreplay.model.code_state import ABSENT, BY_PROGRAM, DIRECTORIES
 from spanreplay.model.own_threads import make_lock
 from spanreplay.runtime.process.real_paths import real_path
-from spanreplay.runtime.process.surroundings import DIRECTORIES, FILES, TEMPORARY_NAME, Surroundings
+from spanreplay.runtime.process.surroundings import FILES, TEMPORARY_NAME, Surroundings
 from spanreplay.runtime.process.touched import Touched
 from spanreplay.seams.machine.files.state import State
 from spanreplay.seams.machine.files.versions import Versions
