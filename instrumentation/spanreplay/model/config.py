@@ -151,6 +151,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "the user's OTEL_TRACES_EXPORTER, which is `none` in a replay; set for its processes",
     ),
     Setting("SPANREPLAY_REPLAY_FOLDER", "", "folder for what a replay writes; default: in the temporary folder"),
+    Setting("SPANREPLAY_REPLAY_FORKS", "", "descriptor of the socket on which a command asks for replays in forks"),
     Setting("SPANREPLAY_REPLAY_OWNER", "", "process id of the command that replays; the replay ends when it is gone"),
     Setting("SPANREPLAY_REPLAY_PID", "", "process that replays; its children are refused"),
     Setting(

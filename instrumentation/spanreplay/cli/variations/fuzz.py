@@ -18,6 +18,7 @@ from spanreplay.cli.runs import runs
 from spanreplay.cli.terminal import counting, echo, print_json, say
 from spanreplay.cli.variations.derive import derive_trial, write_recording
 from spanreplay.cli.variations.judge import BROKEN, LEFT, CheckedJudge, Failure, Judge, OwnJudge, Unknown
+from spanreplay.cli.variations.starts import Starts
 from spanreplay.cli.variations.trials import SERVE, Trial, Trials, jobs_option, only_option, timeout_option
 from spanreplay.model.errors import ConfigError, SpanreplayError
 from spanreplay.replayer.variations.seeded import draw_variations
@@ -133,13 +134,14 @@ def fuzz_command(
     """
     agent = find_agent(command)
     check_not_isolated(agent)
-    with work_folder() as folder:
+    with work_folder() as folder, Starts() as starts:
         found = open_source(source, folder)
         fields = find_fields(found.recording, kinds=kinds or KINDS, **chosen)
         variations = draw_variations(fields, count, seed)
         if not variations:
             raise ConfigError(f"no answer in this run has a field that could be changed (--only {chosen['only']!r})")
-        trials = Trials(agent, found, folder, timeout, is_kept=check is not None or save is not None)
+        is_kept = check is not None or save is not None
+        trials = Trials(agent, found, folder, timeout, is_kept=is_kept, starts=starts)
         judge = _make_judge(check, trials, timeout)
         search = _find(variations, trials, judge, jobs, is_first=is_first)
         _reduce(search, trials, judge, jobs)

@@ -15,6 +15,7 @@ from spanreplay.cli.runs import runs
 from spanreplay.cli.terminal import counting, echo, print_json, say
 from spanreplay.cli.variations.derive import derive_trial, open_trials, write_recording
 from spanreplay.cli.variations.judge import CheckedJudge, Failure, Judge, Unknown, find_stopped
+from spanreplay.cli.variations.starts import Starts
 from spanreplay.cli.variations.trials import SERVE, Trial, Trials, timeout_option
 from spanreplay.model.call import Recording
 from spanreplay.model.errors import ConfigError, SpanreplayError
@@ -91,9 +92,9 @@ def minimize_command(
     """
     agent = find_agent(command)
     check_not_isolated(agent)
-    with work_folder() as folder:
+    with work_folder() as folder, Starts() as starts:
         found = open_source(source, folder)
-        trials = Trials(agent, found, folder, timeout, is_kept=True)
+        trials = Trials(agent, found, folder, timeout, is_kept=True, starts=starts)
         judge = _EndJudge() if check is None else CheckedJudge(check, timeout)
         with counting("minimizing", count) as told:
             search = _Minimizing(trials, judge)

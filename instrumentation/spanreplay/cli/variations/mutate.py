@@ -13,6 +13,7 @@ from spanreplay.cli.agent.launch import check_not_isolated, find_agent
 from spanreplay.cli.replay import open_source, work_folder
 from spanreplay.cli.runs import runs
 from spanreplay.cli.terminal import counting, open_console, print_json, say
+from spanreplay.cli.variations.starts import Starts
 from spanreplay.cli.variations.trials import Trial, Trials, jobs_option, only_option, timeout_option
 from spanreplay.model.errors import ConfigError
 from spanreplay.replayer.variations.mutations import Mutation, find_mutations
@@ -57,12 +58,12 @@ def mutate_command(
     """
     agent = find_agent(command)
     check_not_isolated(agent)
-    with work_folder() as folder:
+    with work_folder() as folder, Starts() as starts:
         found = open_source(source, folder)
         mutations = find_mutations(found.recording, **chosen)
         if not mutations:
             raise ConfigError(f"no answer in this run has a field that could be changed (--only {chosen['only']!r})")
-        trials = Trials(agent, found, folder, timeout)
+        trials = Trials(agent, found, folder, timeout, starts=starts)
         _check_identical(trials.replay(()))
         results = []
         with ThreadPoolExecutor(jobs) as pool, counting("mutating", len(mutations)) as told:

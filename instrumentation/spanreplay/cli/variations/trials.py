@@ -18,6 +18,7 @@ from spanreplay.cli.agent.child import describe_end, hashing_as
 from spanreplay.cli.agent.launch import Agent, build_environ, keep_key, recorded_hash_secret, recorded_hash_seed
 from spanreplay.cli.agent.settle import settle
 from spanreplay.cli.replay import Source
+from spanreplay.cli.variations.starts import Starts
 from spanreplay.model.call import Recording
 from spanreplay.model.errors import ConfigError, SpanreplayError
 from spanreplay.model.json_text import load_or_text
@@ -83,6 +84,8 @@ class Trials:
     timeout_s: int
     is_kept: bool = False
     """Whether what a replay recorded is read: `Trial.made`."""
+    starts: Starts | None = None
+    """The starts that replays share; None: each replay starts its own Python."""
 
     def replay(self, patches: tuple[str, ...], on_change: str = "stop") -> Trial:
         """Replay with these patches. Raises: ConfigError if the agent can't be started, or a patch does not fit."""
@@ -94,15 +97,28 @@ class Trials:
 
     def _replay(self, folder: Path, patches: tuple[str, ...], on_change: str) -> Trial:
         environ = self._build_environ(folder, patches, on_change)
-        secret = recorded_hash_secret(self.found.recording)
         stdout, stderr = folder / "stdout", folder / "stderr"
         try:
-            with (
-                hashing_as(secret, self.agent.argv, environ) as (words, source),
-                stdout.open("wb") as out,
-                stderr.open("wb") as err,
-            ):
-                done = subprocess.run(
+            status = self._run(environ, stdout, stderr)
+        except subprocess.TimeoutExpired:
+            return Trial(None, f"it did not end within {self.timeout_s} s", is_endless=True)
+        except OSError as exc:
+            raise ConfigError(f"cannot run {self.agent.argv[0]!r}: {exc.strerror or exc}") from exc
+        verdict, why = self._read_verdict(folder / "verdict.json", status)
+        made = self._read_made(folder / "data", verdict) if self.is_kept else None
+        return Trial(verdict, why, status, _read(stdout), _read(stderr), made)
+
+    def _run(self, environ: dict[str, str], stdout: Path, stderr: Path) -> int:
+        """Run the agent to its end; return its exit status. Raises: OSError, TimeoutExpired."""
+        secret = recorded_hash_secret(self.found.recording)
+        with stdout.open("wb") as out, stderr.open("wb") as err:
+            if self.starts is not None:
+                files = {"stdout": stdout, "stderr": stderr}
+                status = self.starts.replay(self.agent, environ, secret, **files, timeout_s=self.timeout_s)
+                if status is not None:
+                    return status
+            with hashing_as(secret, self.agent.argv, environ) as (words, source):
+                return subprocess.run(
                     words,
                     env=environ,
                     stdin=subprocess.DEVNULL,
@@ -111,14 +127,7 @@ class Trials:
                     timeout=self.timeout_s,
                     check=False,
                     pass_fds=source,
-                )
-        except subprocess.TimeoutExpired:
-            return Trial(None, f"it did not end within {self.timeout_s} s", is_endless=True)
-        except OSError as exc:
-            raise ConfigError(f"cannot run {self.agent.argv[0]!r}: {exc.strerror or exc}") from exc
-        verdict, why = self._read_verdict(folder / "verdict.json", done.returncode)
-        made = self._read_made(folder / "data", verdict) if self.is_kept else None
-        return Trial(verdict, why, done.returncode, _read(stdout), _read(stderr), made)
+                ).returncode
 
     def _build_environ(self, folder: Path, patches: tuple[str, ...], on_change: str) -> dict[str, str]:
         from spanreplay.replayer.resolve.plan import build_plan

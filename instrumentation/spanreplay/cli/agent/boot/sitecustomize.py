@@ -14,6 +14,11 @@ _EXPORTERS = ("OTEL_TRACES_EXPORTER", "OTEL_METRICS_EXPORTER", "OTEL_LOGS_EXPORT
 
 
 def _start() -> None:
+    forks = os.environ.pop("SPANREPLAY_REPLAY_FORKS", "")
+    if forks:
+        from spanreplay.activate import prepared
+
+        prepared.fork_for_each(int(forks))
     path = os.environ.get("PYTHONPATH", "")
     # Helpers that are started while we set up must not set up again.
     os.environ["PYTHONPATH"] = os.pathsep.join(p for p in path.split(os.pathsep) if p and p != _HERE)
