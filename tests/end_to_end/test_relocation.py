@@ -29,6 +29,11 @@ def find(path):
     return f"{path}/found"
 
 
+@spanreplay.boundary("tool", name="fail")
+def fail():
+    return int("no number")
+
+
 def work(name):
     return ask([{"role": "user", "content": f"{os.getcwd()} {DATA / name}"}])
 
@@ -50,6 +55,10 @@ if __name__ == "__main__":
         open(DATA / "missing")
     except OSError as exc:
         print(ask([{"role": "user", "content": f"{exc}\\n{traceback.format_exc()}"}]))
+    try:
+        fail()
+    except ValueError:
+        print(traceback.format_exc())
     os.chdir(DATA)
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         print(list(pool.map(work, ["a"])))

@@ -8,6 +8,7 @@ recorded and contain the recorded folder, so anything derived from them contains
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -55,6 +56,14 @@ class Relocation:
     def text(self, value: str) -> str:
         """Replace the current folders' names in a text with the recorded ones."""
         return self._text(value)
+
+    def find_file(self, path: str) -> str:
+        """The path now of a file in one of the recorded folders; other paths unchanged."""
+        folders = sorted(((then, now) for now, then in self.moved.items()), key=lambda pair: len(pair[0]), reverse=True)
+        for then, now in folders:
+            if path.startswith(then + os.sep):
+                return now + path[len(then) :]
+        return path
 
     def value(self, value: Any) -> Any:
         """Replace those names in all texts of a JSON value; a list or object is copied."""

@@ -44,6 +44,9 @@ class Relocation(Protocol):
     def text(self, text: str) -> str:
         """A recorded text with the folders of this machine."""
 
+    def find_file(self, path: str) -> str:
+        """The path of a recorded file on this machine."""
+
 
 class RecordedEnvironment(Protocol):
     """The recorded variables that a replay provides; a recording provides none (`process/own_environment.py`)."""

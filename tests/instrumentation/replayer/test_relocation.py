@@ -37,6 +37,20 @@ def test_s62_recorded_folder_within_one_of_now_is_kept() -> None:
     assert relocation.text("/tmp/app /tmp/other /tmp/x") == "/tmp/app /tmp/app /root/x"
 
 
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/app/code/x.py", "/home/me/app/code/x.py"),
+        ("/app/y.py", "/home/me/app/y.py"),
+        ("/application/y.py", "/application/y.py"),
+        ("<frozen os>", "<frozen os>"),
+    ],
+)
+def test_s62_recorded_files_are_found_in_the_folders_of_now(path: str, expected: str) -> None:
+    """The frames of a recorded stack name files whose lines are shown from where they are now."""
+    assert Relocation(THEN, NOW).find_file(path) == expected
+
+
 @pytest.mark.parametrize("is_ascii", [True, False])
 def test_s62_folders_are_found_in_json(is_ascii: bool) -> None:
     """Folders are found after an escaped line break, and in any spelling of non-ASCII letters."""

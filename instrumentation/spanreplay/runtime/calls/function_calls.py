@@ -17,7 +17,7 @@ from spanreplay.model.errors import Suspended, Unserializable
 from spanreplay.model.function_keys import LEAF_KEYSPECS, leaf_key_fields
 from spanreplay.model.json_text import dump, load
 from spanreplay.recording.sampling.own_cpu import measured
-from spanreplay.runtime.calls import printed, tracebacks
+from spanreplay.runtime.calls import chains, printed, tracebacks
 from spanreplay.runtime.calls.bodies import BODY, describe_body
 from spanreplay.runtime.calls.cancel import await_cancellation, is_cancellation
 from spanreplay.runtime.calls.open_call import Crossing, begin_in, is_suppressed
@@ -31,6 +31,8 @@ T = TypeVar("T")
 _OUTCOMES = {outcome.value: outcome for outcome in Outcome}
 _STACK = "stack"
 """In a call's meta: the stack of its exception."""
+_CHAIN = "chain"
+"""In a call's meta: the exceptions behind its exception."""
 _TAG_TEXT = '"$type"'
 _TOOL_KEYSPEC = "tool/1"
 _KEYSPECS = {keyspec.partition("/")[0]: keyspec for keyspec in LEAF_KEYSPECS}
@@ -177,8 +179,12 @@ def _close_ok(crossing: Crossing, value: Any) -> None:
 
 
 def _note_stack(crossing: Crossing, exc: BaseException) -> None:
-    tracebacks.strip(exc)
-    crossing.spec.meta[_STACK] = tracebacks.describe(exc)
+    spec, described = crossing.spec, chains.describe(exc)
+    spec.meta[_STACK] = tracebacks.describe(exc)
+    own = described[chains.EXCEPTIONS][0]
+    del own[chains.STACK]
+    if own:  # refers to other exceptions
+        spec.meta[_CHAIN] = chains.redact(described, crossing.run.redactor)
 
 
 @measured
@@ -268,8 +274,7 @@ def finish_sync(crossing: Crossing, live: Callable[[], T]) -> T:
     try:
         raise error  # at the same line, live and served: it is in the traceback
     finally:
-        if crossing.served is None:
-            error.__context__ = context  # `raise` sets it to the exception that the caller is handling
+        error.__context__ = context  # `raise` sets it to the exception that the caller is handling
         del error, context
 
 
@@ -278,13 +283,15 @@ def _serve(crossing: Crossing) -> tuple[BaseException | None, Any]:
     wait_turn(crossing)
     response = load_response(crossing)
     if "error" in response:
-        return _restore_error(crossing, response["error"]), None
+        return _restack(crossing, decode_error(crossing, response["error"])), None
     return None, _value_of(crossing, response)
 
 
-def _restore_error(crossing: Crossing, encoded: Any) -> BaseException:
-    error = decode_error(crossing, encoded)
-    guard.guarded("rebuilding a stack", tracebacks.restore, error, crossing.spec.meta.get(_STACK))
+def _restack(crossing: Crossing, error: BaseException) -> BaseException:
+    meta = crossing.spec.meta
+    guard.guarded("rebuilding a stack", tracebacks.restore, error, meta.get(_STACK), crossing.find_file)
+    behind = meta.get(_CHAIN, {chains.EXCEPTIONS: [{}]})
+    guard.guarded("rebuilding a stack", chains.restore, error, behind, crossing.find_file)
     return error
 
 
@@ -297,10 +304,12 @@ def _run(crossing: Crossing, live: Callable[[], Any]) -> tuple[BaseException | N
     except Suspended:  # the call stays open
         raise
     except BaseException as exc:  # noqa: BLE001 -- raised by the caller
-        _close_error(crossing, exc)
-        return exc, None
-    _close_ok(crossing, result)
-    return None, result
+        error = exc
+    else:
+        _close_ok(crossing, result)
+        return None, result
+    _close_error(crossing, error)  # where it is not being handled any more
+    return error, None
 
 
 async def call_async(describe: Callable[[], FunctionCall], live: Callable[[], Awaitable[T]]) -> T:
@@ -316,8 +325,7 @@ async def call_async(describe: Callable[[], FunctionCall], live: Callable[[], Aw
     try:
         raise error
     finally:
-        if crossing.served is None:
-            error.__context__ = context
+        error.__context__ = context
         del error, context
 
 
@@ -328,10 +336,21 @@ async def _serve_async(crossing: Crossing) -> tuple[BaseException | None, Any]:
     response = load_response(crossing)
     if "error" not in response:
         return None, decode_value(crossing, response.get("value"))
-    error = _restore_error(crossing, response["error"])
+    error = decode_error(crossing, response["error"])
     if is_cancellation(error):
+        error = await _await_cancelled(crossing)
+    return _restack(crossing, error), None
+
+
+async def _await_cancelled(crossing: Crossing) -> BaseException:
+    """Wait for a recorded cancellation to happen again, and return it. Raises: ReplayMiss."""
+    try:
         await await_cancellation(crossing)
-    return error, None
+    except BaseException as exc:
+        if is_cancellation(exc):
+            return exc
+        raise
+    raise AssertionError("waiting for a cancellation never ends otherwise")
 
 
 async def _print_in_turn(crossing: Crossing) -> None:
@@ -357,7 +376,9 @@ async def _run_async(crossing: Crossing, live: Callable[[], Awaitable[Any]]) -> 
     except Suspended:  # the call stays open
         raise
     except BaseException as exc:  # noqa: BLE001 -- raised by the caller
-        _close_error(crossing, exc)
-        return exc, None
-    _close_ok(crossing, result)
-    return None, result
+        error = exc
+    else:
+        _close_ok(crossing, result)
+        return None, result
+    _close_error(crossing, error)  # where it is not being handled any more
+    return error, None

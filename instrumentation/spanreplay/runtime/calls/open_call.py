@@ -165,6 +165,10 @@ class Crossing:
         """The replay that serves this call. Raises: AssertionError if there is none."""
         return self.run.resolver.answers
 
+    def find_file(self, path: str) -> str:
+        """The path now of a recorded file."""
+        return path if self.served is None or self.is_reused else self.answers.relocation.find_file(path)
+
     @property
     def span_context(self) -> SpanContext:
         """The call's own span; its parent's is `parent_context`."""

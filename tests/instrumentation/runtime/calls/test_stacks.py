@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
+import sys
+import threading
 import traceback
 
 import pytest
@@ -36,6 +39,53 @@ async def afail(depth: int) -> int:
     return _fail(depth)
 
 
+@spanreplay.boundary("tool")
+def fail_from(depth: int) -> int:
+    """A tool that turns one failure into another, while it handles a third."""
+    try:
+        return _fail(depth)
+    except KeyError as exc:
+        try:
+            return _fail(0)
+        except KeyError:
+            raise RuntimeError("no key") from exc
+
+
+@spanreplay.boundary("tool")
+def fail_with_lock() -> int:
+    """A tool whose exceptions hold something that has no codec."""
+    try:
+        raise ValueError("held", threading.Lock())
+    except ValueError:
+        return _fail(0)
+
+
+@spanreplay.boundary("tool")
+async def fail_together() -> None:
+    """A tool that raises a group of exceptions."""
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_fail_later("a"))
+        group.create_task(_fail_later("b"))
+
+
+@spanreplay.boundary("tool")
+async def wait() -> None:
+    """A tool that is cancelled."""
+    await _sleep()
+
+
+async def _sleep() -> None:
+    await asyncio.sleep(60)
+
+
+async def _fail_later(text: str) -> None:
+    await asyncio.sleep(0)
+    try:
+        _fail(0)
+    except KeyError:
+        raise ValueError(text) from None
+
+
 async def _plain() -> str:
     try:
         fail(2)
@@ -63,6 +113,41 @@ async def _while_handling() -> str:
     return ""
 
 
+async def _caused() -> str:
+    try:
+        try:
+            raise ValueError("outer")
+        except ValueError:
+            fail_from(1)
+    except RuntimeError as exc:
+        return traceback.format_exc() + str(exc.__cause__)
+    return ""
+
+
+async def _unencodable() -> str:
+    try:
+        fail_with_lock()
+    except KeyError:
+        return traceback.format_exc()
+    return ""
+
+
+async def _group() -> str:
+    try:
+        await fail_together()
+    except Exception:  # noqa: BLE001 -- Python 3.10 has no groups
+        return traceback.format_exc()
+    return ""
+
+
+async def _timeout() -> str:
+    try:
+        await asyncio.wait_for(wait(), 0.1)
+    except asyncio.TimeoutError:
+        return traceback.format_exc()
+    return ""
+
+
 async def _deep() -> str:
     try:
         fail(3 * tracebacks.FRAMES_MAX)
@@ -71,10 +156,25 @@ async def _deep() -> str:
     return ""
 
 
-USES = {"plain": _plain, "coroutine": _coroutine, "while_handling": _while_handling, "deep": _deep}
+USES = {
+    "plain": _plain,
+    "coroutine": _coroutine,
+    "while_handling": _while_handling,
+    "caused": _caused,
+    "unencodable": _unencodable,
+    "group": _group,
+    "timeout": _timeout,
+}
+BEHIND = {
+    "caused": "direct cause",
+    "unencodable": "('held', <unlocked",
+    "group": "(2 sub-exceptions)",
+    "timeout": "_sleep",
+}
+"""What a text contains that is about the exceptions behind the raised one."""
 
 
-@pytest.mark.parametrize("use", [u for u in USES if u != "deep"])
+@pytest.mark.parametrize("use", USES)
 def test_s50_traceback_is_the_same_text_in_a_replay(use: str) -> None:
     """A traceback that an agent prints, or passes to a model, is the same."""
     seen: list[str] = []
@@ -83,12 +183,31 @@ def test_s50_traceback_is_the_same_text_in_a_replay(use: str) -> None:
         seen.append(await USES[use]())
         return seen[-1]
 
+    if use == "group" and sys.version_info < (3, 11):
+        pytest.skip("it came with Python 3.11")
     recording = recorded(main, ())
     replay = replayed(main, recording, seams=())
     assert replay.verdict["verdict"] == "identical"
     assert replay.result == seen[0]
-    assert "in _break" in seen[0]
-    assert "k0." in seen[0]
+    assert BEHIND.get(use, "in _break") in seen[0]
+
+
+def test_old_recording_of_a_tool_keeps_the_cause() -> None:
+    """The exception of a recording without the exceptions behind it has the cause that its codec kept."""
+
+    async def main() -> str:
+        with pytest.raises(RuntimeError) as caught:
+            fail_from(1)
+        return repr(caught.value.__cause__)
+
+    recording = recorded(main, ())
+    (call,) = recording.calls
+    meta = dict(call.meta)
+    assert meta.pop("chain")
+    old = dataclasses.replace(recording, calls=(dataclasses.replace(call, meta=meta),))
+    replay = replayed(main, old, seams=())
+    assert replay.kinds() == []
+    assert str(replay.result).startswith("KeyError('k0.")
 
 
 def test_deep_stack_is_cut_in_the_middle() -> None:
