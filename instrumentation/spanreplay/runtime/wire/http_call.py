@@ -1,8 +1,8 @@
 """One HTTP call through any transport library: recorded, or served.
 
-A seam opens a call with `begin_call` and reports the results (`answered`, `broke`, `returned`, `failed`) or, if
-`is_served`, asks for the recorded ones (`next_reply`, `end_of_body`). The client's own machinery (redirects, hooks,
-cookies, authentication) runs in a replay too: only the layer below it is replaced.
+A seam opens a call with `begin_call`. Within `attempt` it asks the network or, if `is_served`, the recording
+(`next_reply`, `end_of_body`); it reports the results (`answered`, `returned`, `failed`). The client's own machinery
+(redirects, hooks, cookies, authentication) runs in a replay too: only the layer below it is replaced.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
-from spanreplay import codec
 from spanreplay.model import config, guard, ids
 from spanreplay.model.call import Outcome
-from spanreplay.model.errors import ReplayMiss, SpanreplayError, Unserializable
+from spanreplay.model.errors import ReplayMiss
 from spanreplay.model.json_text import dump
 from spanreplay.recording.sampling.own_cpu import measured
+from spanreplay.runtime.calls import chains
 from spanreplay.runtime.calls.cancel import await_cancellation, is_cancellation
 from spanreplay.runtime.calls.open_call import Crossing, begin, is_plumbing, is_suppressed, plumbing
 from spanreplay.runtime.calls.spec import Spec
@@ -29,7 +29,9 @@ from spanreplay.runtime.calls.turns import END, RESPONSE, WHOLE, await_turn, end
 from spanreplay.runtime.lanes import inside_call
 from spanreplay.runtime.process.own_ports import asks_own
 from spanreplay.runtime.run import Run, active_run
-from spanreplay.runtime.wire.http_reply import HttpReply, Truncated, decode_reply, is_end_of_body
+from spanreplay.runtime.wire.http_body import Body
+from spanreplay.runtime.wire.http_errors import attach_chains, describe, find_chain, note_chains, rebuild
+from spanreplay.runtime.wire.http_reply import HttpReply, Truncated, decode_reply
 from spanreplay.runtime.wire.http_wire import (
     HttpExchange,
     describe_request,
@@ -42,74 +44,9 @@ from spanreplay.runtime.wire.sent_body import LargeBody, Taken
 from spanreplay.runtime.wire.so_far import SoFar
 from spanreplay.runtime.wire.telemetry import answer_report, is_telemetry
 
+T = TypeVar("T")
 Headers = Iterable[tuple[str, str]]
 _STREAM_TYPES: Final = ("event-stream", "eventstream", "ndjson", "stream+json")
-CHUNK_ENDS: Final = "chunk_ends"
-"""Member of a reply whose agent reads whole chunks of the transfer encoding: numbers of the pieces that end one."""
-
-
-class Body:
-    """The body of one response while the agent reads it; `reply.chunks` grows with it."""
-
-    def __init__(self, call: HttpCall, reply: HttpReply) -> None:
-        self.reply = reply
-        self.end = ""
-        self.error: BaseException | None = None
-        self.at = ""
-        """Where a library raised `error`, in its seam's words."""
-        self._call = call
-        self._is_joined = False
-        self._pieces: list[bytes] = []
-
-    def keep(self, piece: bytes, *, is_full: bool = False) -> None:
-        """Keep the result of one read.
-
-        `is_full`: as many bytes as were asked for, so the next read may be in the same chunk.
-        """
-        if not piece or self.end or not self._call.has_room(piece):
-            return
-        if not self._is_joined:
-            self._seal()
-            self.reply.chunks.append((self._call.elapsed_ms(), b""))
-            self._call.mark()
-        self._pieces.append(piece)
-        self._is_joined = is_full
-
-    def waiting(self) -> inside_call:
-        """A block that waits for the network."""
-        return self._call.waiting()
-
-    def keep_end(self, piece: bytes) -> None:
-        """Keep the result of a read that ended a chunk of the transfer encoding; it may be empty."""
-        if self.end or not self._call.has_room(piece):
-            return
-        self._seal()
-        self.reply.chunks.append((self._call.elapsed_ms(), piece))
-        self._call.mark()
-        self.reply.extra.setdefault(CHUNK_ENDS, []).append(len(self.reply.chunks) - 1)
-        self._is_joined = False
-
-    def let_go(self) -> None:
-        """Drop the kept chunks."""
-        self._pieces, self.reply.chunks = [], []
-
-    def _seal(self) -> None:
-        if self._pieces:
-            ms, _ = self.reply.chunks[-1]
-            self.reply.chunks[-1] = (ms, b"".join(self._pieces))
-            self._pieces = []
-
-    def finish(self, end: str, error: BaseException | None = None, *, is_alone: bool = True) -> None:
-        """The body was read to its end (`complete`), broke (`error`) or was left (`closed`); the first report counts.
-
-        `is_alone`: the end came in a read of its own, not in that of the last piece.
-        """
-        if not self.end:
-            self._seal()
-            self.end, self.error = end, error
-            if is_alone and is_end_of_body(end, error):
-                self._call.mark_end(self)
-            self._call.ended(self)
 
 
 class HttpCall:
@@ -119,6 +56,8 @@ class HttpCall:
         self.is_stream = is_stream
         self.patched: bytes | None = None
         """The body to send instead, if a plan has changed the request."""
+        self.asked: dict[str, Any] = {}
+        """Attributes of the library's exceptions that are the replay's own: the request."""
         self.crossing: Crossing | None = None
         self.is_black_hole = False
         self._describe = describe
@@ -132,6 +71,8 @@ class HttpCall:
         """The request's body, if it is hashed while it is sent."""
         self._pending: deque[HttpReply] = deque()
         self._final: HttpReply | None = None
+        self._restored: tuple[BaseException, dict[str, Any]] | None = None
+        """The recorded exception that was rebuilt last, and its description."""
         self._start_ns = ids.monotonic_ns()
         self._so_far = SoFar()
 
@@ -173,6 +114,25 @@ class HttpCall:
     def waiting(self) -> inside_call:
         """A block that waits for the network: waking up there delivers an event from outside and is not a step."""
         return inside_call(self.crossing)
+
+    def ask(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Call a function of the library that uses the network for this call."""
+        with self.live():
+            return function(*args, **kwargs)
+
+    def attempt(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Call what asks the network or serves the recording; its exception has the same stacks in both."""
+        return chains.attempt(self._raised, function, *args, **kwargs)
+
+    async def aattempt(self, at: str, function: Callable[..., Awaitable[T]], *args: Any, **kwargs: Any) -> T:
+        """`attempt` for a coroutine function; `at`: where the library raises an exception, in its seam's words."""
+        return await chains.aattempt(partial(self._raised, at=at), function, *args, **kwargs)
+
+    def _raised(self, exc: BaseException, at: str = "") -> BaseException:
+        if self.is_served:
+            return self.restack(exc)
+        self.broke(exc, at, guard.guarded("recording a stack", chains.describe, exc))
+        return exc
 
     # ── recording: what the seam tells ──────────────────────────────────────────────────────────────
     def elapsed_ms(self) -> int:
@@ -221,10 +181,10 @@ class HttpCall:
         reply = self._bodies[-1].reply
         return replace(reply, chunks=reply.chunks[:-1], hops=[body.reply for body in self._bodies[:-1]])
 
-    def broke(self, exc: BaseException, at: str = "") -> None:
+    def broke(self, exc: BaseException, at: str = "", chain: dict[str, Any] | None = None) -> None:
         """The network failed with this exception instead of a response."""
         body = Body(self, HttpReply(0))
-        body.end, body.error, body.at = "error", exc, at
+        body.end, body.error, body.at, body.chain = "error", exc, at, chain
         self._bodies.append(body)
 
     def ended(self, body: Body) -> None:
@@ -259,6 +219,7 @@ class HttpCall:
         bodies, self._bodies = self._bodies, []
         self._prefer(exc, bodies)
         *hops, reply = [self._to_reply(body) for body in bodies] or [HttpReply(0)]
+        guard.guarded("recording a stack", note_chains, bodies, crossing)
         reply.hops = hops
         cause = exc or (bodies[-1].error if bodies else None)
         is_error = cause is not None or reply.error is not None or reply.status >= 400
@@ -286,7 +247,7 @@ class HttpCall:
     def _prefer(exc: BaseException | None, bodies: list[Body]) -> None:
         """Record the library's own timeout if it was caused by a cancellation."""
         if bodies and isinstance(exc, Exception) and is_cancellation(bodies[-1].error):
-            bodies[-1].error = exc
+            bodies[-1].error, bodies[-1].is_timed_out = exc, True
 
     def _read_meta(self, reply: HttpReply, texts: list[str]) -> dict[str, Any]:
         types = [value for name, value in reply.headers if name.lower() == "content-type"]
@@ -306,12 +267,8 @@ class HttpCall:
         return reply
 
     def describe_error(self, exc: BaseException) -> dict[str, Any]:
-        """An exception as JSON: class, message and, if it can be encoded, the complete exception."""
-        cls = type(exc)
-        described: dict[str, Any] = {"type": f"{cls.__module__}.{cls.__qualname__}", "message": str(exc)}
-        with contextlib.suppress(Unserializable):
-            described["value"] = codec.encode_exception(exc)
-        return described
+        """An exception as JSON, without its stacks."""
+        return describe(exc)
 
     # ── serving: what the seam asks ─────────────────────────────────────────────────────────────────
     def _load(self, crossing: Crossing) -> None:
@@ -328,6 +285,7 @@ class HttpCall:
         except (ValueError, KeyError, TypeError) as exc:
             raise self.broken(f"call {recorded.number} of the recording has no usable response") from exc
         self._pending.extend([*reply.hops, reply])
+        attach_chains(self._pending, recorded.meta)
         self._final = reply
 
     def swallow(self, method: str, path: str) -> None:
@@ -352,6 +310,14 @@ class HttpCall:
     def _first_part(self) -> int:
         recorded = self.crossing.served if self.crossing is not None else None
         return RESPONSE if recorded is not None and recorded.clocks else WHOLE
+
+    def take_failure(self) -> BaseException:
+        """The recorded failure, without waiting for its turn."""
+        try:
+            self._pop()
+        except BaseException as exc:  # noqa: BLE001 -- it is the result
+            return exc
+        raise AssertionError("a response comes next")
 
     def next_reply(self) -> HttpReply:
         """Wait for the recorded response's turn and return it. Raises: the recorded exception, or ReplayMiss."""
@@ -432,10 +398,32 @@ class HttpCall:
 
     def restore_error(self, error: dict[str, Any]) -> BaseException:
         """Rebuild the exception that `describe_error` encoded."""
-        try:
-            return codec.decode_exception(error["value"])
-        except (SpanreplayError, ValueError, KeyError, TypeError):
-            return self.broken(f"the recorded {error.get('type')} can't be rebuilt")
+        found = self.rebuild_error(error) or self.broken(f"the recorded {error.get('type')} can't be rebuilt")
+        for name in set(self.asked).intersection((error.get("value") or {}).get("dropped") or ()):
+            setattr(found, name, self.asked[name])
+        self._restored = (found, error)
+        return found
+
+    def rebuild_error(self, error: dict[str, Any]) -> BaseException | None:
+        """The exception without its stacks; None if it can't be rebuilt."""
+        return rebuild(error)
+
+    def restack(self, exc: BaseException, reply: HttpReply | None = None) -> BaseException:
+        """The exception that was rebuilt last, with its recorded stacks, if it led to this one.
+
+        The library's code above a served wire may have made another one of it, as it did when recorded. A cancellation
+        comes from the event loop; `reply`: what was being served then.
+        """
+        (restored, error), self._restored = self._restored or (None, {}), None
+        if is_cancellation(exc):
+            pending = reply or (self._pending[0] if self._pending and not self._pending[0].status else None)
+            restored, error = exc, error or (pending and pending.error) or {}
+        chain = find_chain(error, is_cancelled=is_cancellation(exc))
+        if restored is None or not chain or not chains.is_behind(exc, restored):
+            return exc
+        if self.crossing is not None:
+            guard.guarded("rebuilding a stack", chains.restore, restored, chain, self.crossing.find_file)
+        return restored
 
     def broken(self, message: str) -> ReplayMiss:
         """The error for our own failure; the replay is not identical any more."""

@@ -11,6 +11,7 @@ import asyncio
 import io
 from collections.abc import AsyncIterator
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 from spanreplay.model import guard
@@ -18,9 +19,11 @@ from spanreplay.runtime.calls.open_call import plumbing
 from spanreplay.runtime.context_variables import reset_variable, set_variable
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.run import active_run
+from spanreplay.runtime.wire.http_body import ServedBody
 from spanreplay.runtime.wire.http_call import HttpCall, begin_call, is_passed_on, is_recording
 from spanreplay.runtime.wire.http_reply import HttpReply
 from spanreplay.runtime.wire.sent_body import Taken, take_async_pieces, take_body
+from spanreplay.seams.transport.aiohttp_errors import AiohttpCall
 from spanreplay.seams.transport.aiohttp_streams import StoredConnector, StoredTransport, Streams, build_streams
 
 _CONNECT, _START = "connect", "start"
@@ -81,13 +84,10 @@ class AiohttpSeam:
         if call is None:
             return await wrapped(*args, **kwargs)
         if call.is_served:
-            return await self._connect_stored(call, req, connector)
-        try:
-            with call.live():
-                return await wrapped(*args, **kwargs)
-        except BaseException as exc:
-            call.broke(exc, _CONNECT)
-            raise
+            connect = partial(self._connect_stored, call, req, connector)
+        else:
+            connect = partial(_connect_live, call, wrapped, args, kwargs)
+        return await call.aattempt(_CONNECT, connect)
 
     async def _begin(self, req: Any) -> HttpCall | None:
         run = active_run()
@@ -99,7 +99,7 @@ class AiohttpSeam:
             return None
         body = await _take_body(req)
         headers = [(str(k), str(v)) for k, v in req.headers.items()]
-        call = begin_call(req.method, str(req.url), headers, body, is_stream=True)
+        call = begin_call(req.method, str(req.url), headers, body, is_stream=True, call_class=AiohttpCall)
         if call is not None and call.patched is not None:
             await self._change_body(call, req, call.patched)
         return call
@@ -128,15 +128,17 @@ class AiohttpSeam:
         call = current.call if current is not None else None
         if call is None:
             return await wrapped(*args, **kwargs)
+        call.asked = {"request_info": response.request_info, "history": response.history}
         if call.is_served:
             connection = args[0] if args else kwargs["connection"]
-            return await self._start_stored(wrapped, call, response, connection)
-        try:
-            with call.waiting():
-                started = await wrapped(*args, **kwargs)
-        except BaseException as exc:
-            call.broke(exc, _START)
-            raise
+            start = partial(self._start_stored, wrapped, call, response, connection)
+        else:
+            start = partial(self._start_live, wrapped, call, response, args, kwargs)
+        return await call.aattempt(_START, start)
+
+    async def _start_live(self, wrapped: Any, call: HttpCall, response: Any, args: Any, kwargs: Any) -> Any:
+        with call.waiting():
+            started = await wrapped(*args, **kwargs)
         guard.guarded("recording a response", self._note, call, response)
         return started
 
@@ -159,7 +161,13 @@ class AiohttpSeam:
             response.content = self._streams.tee(response.content, body)
 
     async def _start_stored(self, wrapped: Any, call: HttpCall, response: Any, connection: Any) -> Any:
-        reply = await call.anext_reply()
+        try:
+            with response._timer:  # as in `start`: it ends the wait if the session's total timeout does
+                reply = await call.anext_reply()
+        except asyncio.TimeoutError:
+            if call.failing_at is not None:
+                raise call.take_failure() from None
+            raise
         protocol = connection.protocol
         protocol.data_received(_write_head(reply))
         started = await wrapped(connection)
@@ -169,7 +177,13 @@ class AiohttpSeam:
             response.content = self._streams.stored(protocol, call, reply)
             response.content.on_eof(response._response_eof)
             self._streams.settle(response.content)
+            response.content = self._streams.tee(response.content, ServedBody(call, reply))
         return started
+
+
+async def _connect_live(call: HttpCall, wrapped: Any, args: Any, kwargs: Any) -> Any:
+    with call.live():
+        return await wrapped(*args, **kwargs)
 
 
 def _let_go(wrapped: Any, connection: Any, args: Any, kwargs: Any) -> Any:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from spanreplay.runtime.calls.cancel import is_cancellation
-from spanreplay.runtime.wire.http_call import CHUNK_ENDS, Body, HttpCall
+from spanreplay.runtime.wire.http_body import CHUNK_ENDS, Body
+from spanreplay.runtime.wire.http_call import HttpCall
 from spanreplay.runtime.wire.http_reply import HttpReply
 
 _READS = ("read", "readany", "readline", "readuntil", "readexactly", "readchunk", "read_nowait")
@@ -66,17 +67,19 @@ def _build_tee(reader: Any) -> Any:
             self._body = body
 
         async def _watch(self, reading: Any, asked: int = -1) -> Any:
-            try:
-                with self._body.waiting():
-                    found = await reading
-            except asyncio.IncompleteReadError as exc:
-                _note(self._inner, self._body, exc.partial, -1)
-                raise
-            except BaseException as exc:
-                self._body.finish("error", exc)
-                raise
+            found = await self._body.aattempt(self._wait_for, reading)
+            if isinstance(found, asyncio.IncompleteReadError):
+                _note(self._inner, self._body, found.partial, -1)
+                raise found
             _note(self._inner, self._body, found, asked)
             return found
+
+        async def _wait_for(self, reading: Any) -> Any:
+            try:
+                with self._body.waiting():
+                    return await reading
+            except asyncio.IncompleteReadError as exc:
+                return exc
 
         def at_eof(self) -> bool:
             return _see_end(self._inner, self._body)

@@ -6,10 +6,12 @@ read. aiobotocore sends through aiohttp and is recorded there.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from spanreplay.model import guard
 from spanreplay.runtime.patches import Patches
+from spanreplay.runtime.wire.http_body import ServedBody
 from spanreplay.runtime.wire.http_call import HttpCall, begin_call, is_passed_on, is_recording
 from spanreplay.runtime.wire.sent_body import take_body
 from spanreplay.seams.transport.urllib3_wires import TeeResponse, read_head, rebuild_urllib3
@@ -27,17 +29,18 @@ def _send(wrapped: Any, session: Any, args: Any, kwargs: Any) -> Any:
     call = begin_call(request.method, request.url, headers, body, is_stream=is_stream)
     if call is None:
         return wrapped(*args, **kwargs)
-    if call.is_served:
-        return _serve(call, request)
-    if call.patched is not None:
+    if call.patched is not None and not call.is_served:
         request.body = call.patched
         request.headers["Content-Length"] = str(len(call.patched))
+    call.asked = {"request": request}
+    answer = partial(_serve, call, request) if call.is_served else partial(call.ask, wrapped, *args, **kwargs)
     try:
-        with call.live():
-            response = wrapped(*args, **kwargs)
+        response = call.attempt(answer)
     except BaseException as exc:
         call.failed(exc)
         raise
+    if call.is_served:
+        return response
     guard.guarded("recording a response", _note, call, response, is_stream)
     return response
 
@@ -71,7 +74,9 @@ def _serve(call: HttpCall, request: Any) -> Any:
         # botocore compares the bytes read with the header, and redaction may have changed the length
         raw.headers[_CONTENT_LENGTH] = str(raw.length_remaining)
     response = AWSResponse(request.url, reply.status, raw.headers, raw)
-    if not request.stream_output:
+    if request.stream_output:
+        response.raw = TeeResponse(raw, ServedBody(call, reply))
+    else:
         response.content  # noqa: B018 -- reading it is what botocore does here
     return response
 

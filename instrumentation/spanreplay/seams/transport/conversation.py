@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from spanreplay.model import attributes as names
 from spanreplay.model import config, guard, ids
@@ -20,12 +20,15 @@ from spanreplay.model.call import Outcome
 from spanreplay.model.errors import ReplayMiss
 from spanreplay.model.json_text import dump
 from spanreplay.runtime.answers import Answers
+from spanreplay.runtime.calls import chains
 from spanreplay.runtime.calls.open_call import Crossing, begin, is_plumbing, is_suppressed, plumbing
 from spanreplay.runtime.calls.spec import Spec
 from spanreplay.runtime.run import Run, active_run
 from spanreplay.runtime.wire.binary import HoldsSecret, clean_message, clean_sent, stored_bytes, unstored_bytes
+from spanreplay.runtime.wire.http_errors import CHAIN, rebuild
 from spanreplay.runtime.wire.http_wire import UNREDACTABLE
 
+T = TypeVar("T")
 Message = str | bytes
 SENT: Final = names.SENT
 GOT: Final = "got"
@@ -57,6 +60,8 @@ class Conversation:
         self._heard = 0
         self._is_followed = False
         self._said_at_once = 0
+        self._chain: dict[str, Any] | None = None
+        self._restored: BaseException | None = None
         self.end, self.error, self.extra = "", {}, {}  # type: tuple[str, dict[str, Any], dict[str, Any]]
         if crossing.served is not None:
             self._load(crossing.served.response)
@@ -67,6 +72,29 @@ class Conversation:
     def is_served(self) -> bool:
         """Whether the recording answers instead of the other side."""
         return self.crossing.served is not None
+
+    def attempt(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Call what uses the network or serves the recording; its exception has the same stacks in both."""
+        return chains.attempt(self._raised, function, *args, **kwargs)
+
+    async def aattempt(self, function: Callable[..., Awaitable[T]], *args: Any, **kwargs: Any) -> T:
+        """`attempt` for a coroutine function."""
+        return await chains.aattempt(self._raised, function, *args, **kwargs)
+
+    def _raised(self, exc: BaseException) -> BaseException:
+        if not self.is_served:
+            self._chain = guard.guarded("recording a stack", chains.describe, exc)
+        elif exc is self._restored:
+            self._restored = None
+            chain, find_file = self.crossing.spec.meta.get(CHAIN), self.crossing.find_file
+            guard.guarded("rebuilding a stack", chains.restore, exc, chain, find_file)
+        return exc
+
+    def restore_error(self) -> BaseException:
+        """Rebuild the recorded exception."""
+        found = rebuild(self.error) or self.broken(f"the recorded {self.error.get('type')} can't be rebuilt")
+        self._restored = found
+        return found
 
     @contextmanager
     def live(self) -> Iterator[None]:
@@ -82,7 +110,7 @@ class Conversation:
     def _note(self, side: str, message: Message) -> None:
         with self._changed:
             self._bytes += len(message)
-            if not self._is_finished and self._bytes <= config.BODY_BYTES_MAX:
+            if not self._is_finished and not self.is_served and self._bytes <= config.BODY_BYTES_MAX:
                 elapsed_ms = (ids.monotonic_ns() - self._start_ns) // 1_000_000
                 self._events.append([side, elapsed_ms, self._encode(side, message)])
 
@@ -144,6 +172,8 @@ class Conversation:
             if part:
                 crossing.spec.raw[name] = part
                 response[name] = crossing.run.redactor.value(part, crossing.spec.redactions)
+        if error and self._chain:
+            crossing.spec.meta[CHAIN] = chains.redact(self._chain, crossing.run.redactor)
         crossing.close(found, dump(response))
 
     # ── serving ─────────────────────────────────────────────────────────────────────────────────────

@@ -10,7 +10,8 @@ from spanreplay.runtime.calls.open_call import Crossing
 from spanreplay.runtime.calls.spec import Spec
 from spanreplay.runtime.calls.turns import END, await_turn, wait_turn
 from spanreplay.runtime.run import Run
-from spanreplay.runtime.wire.http_call import Body, HttpCall
+from spanreplay.runtime.wire.http_body import Body, ServedBody
+from spanreplay.runtime.wire.http_call import HttpCall
 from spanreplay.runtime.wire.http_reply import HttpReply, is_end_of_body
 from spanreplay.runtime.wire.http_wire import HttpExchange, describe_request, patch_content, read_meta
 from spanreplay.runtime.wire.sent_body import Taken
@@ -187,7 +188,7 @@ class HttpxCall(HttpCall):
         response = self.hx.Response(
             reply.status,
             headers=reply.headers,
-            stream=self._streams.replayed(self, reply),
+            stream=self._streams.replayed(self, ServedBody(self, reply)),
             request=request,
             extensions={
                 "http_version": reply.http_version.encode("ascii", "replace"),
@@ -199,10 +200,9 @@ class HttpxCall(HttpCall):
             response._decoder = self.hx._decoders.IdentityDecoder()
         return response
 
-    def restore_error(self, error: dict[str, Any]) -> BaseException:
+    def rebuild_error(self, error: dict[str, Any]) -> BaseException | None:
         """Rebuild the exception of `describe_error`."""
-        found = restore_error(self.hx, error, self._request)
-        return found or self.broken(f"the recorded {error.get('type')} can't be rebuilt")
+        return restore_error(self.hx, error, self._request)
 
 
 def _head(url: str, response: Any) -> HttpReply:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from spanreplay import codec
-from spanreplay.model.errors import SpanreplayError, Unserializable
+from spanreplay.model.errors import Unserializable
+from spanreplay.runtime.calls import exceptions
 
 
 def describe_error(hx: Any, exc: BaseException) -> dict[str, Any]:
@@ -16,7 +16,7 @@ def describe_error(hx: Any, exc: BaseException) -> dict[str, Any]:
     described: dict[str, Any] = {"type": f"{root}.{cls.__qualname__}", "message": str(exc)}
     if root != hx.__name__:
         with contextlib.suppress(Unserializable):
-            described["value"] = codec.encode_exception(exc)
+            described["value"] = exceptions.encode(exc)
     return described
 
 
@@ -24,8 +24,8 @@ def restore_error(hx: Any, error: dict[str, Any], request: Any) -> BaseException
     """Rebuild the exception of `describe_error`; None if it can't be rebuilt."""
     if "value" in error:
         try:
-            return codec.decode_exception(error["value"])
-        except (SpanreplayError, ValueError, KeyError, TypeError):
+            return exceptions.decode(error["value"])
+        except exceptions.NOT_REBUILT:
             return None
     message = str(error.get("message", ""))
     cls = getattr(hx, str(error.get("type", "")).rpartition(".")[2], None)

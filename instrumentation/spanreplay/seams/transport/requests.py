@@ -13,6 +13,7 @@ from typing import Any
 from spanreplay.model import guard
 from spanreplay.runtime.context_variables import reset_variable, set_variable
 from spanreplay.runtime.patches import Patches
+from spanreplay.runtime.wire.http_body import ServedBody
 from spanreplay.runtime.wire.http_call import HttpCall, begin_call, is_passed_on, is_recording
 from spanreplay.runtime.wire.http_reply import HttpReply
 from spanreplay.runtime.wire.sent_body import take_body
@@ -24,35 +25,8 @@ _REPLY = "_spanreplay_reply"
 _current: ContextVar[tuple[Any, HttpCall] | None] = ContextVar("spanreplay_requests_call", default=None)
 
 
-class _RecordingAdapter:
-    """Passes requests on to the session's adapter and notes the responses."""
-
-    def __init__(self, inner: Any, call: HttpCall) -> None:
-        self._inner = inner
-        self._call = call
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def send(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            with self._call.live():
-                response = self._inner.send(request, *args, **kwargs)
-        except BaseException as exc:
-            self._call.broke(exc)
-            raise
-        guard.guarded("recording a response", self._note, response)
-        return response
-
-    def _note(self, response: Any) -> None:
-        reply = read_head(response.raw, str(response.url))
-        response.raw = TeeResponse(response.raw, self._call.answered(reply))
-        response.connection = self  # authentication sends its second request through it
-        setattr(response, _REPLY, reply)
-
-
-class _ServingAdapter:
-    """Answers requests from the recording, without the network."""
+class _Adapter:
+    """Answers a session's requests in place of its adapter."""
 
     def __init__(self, requests: Any, inner: Any, call: HttpCall) -> None:
         self._requests = requests
@@ -63,6 +37,35 @@ class _ServingAdapter:
         return getattr(self._inner, name)
 
     def send(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        self._call.asked = {"request": request}
+        response = self._call.attempt(self._answer, request, args, kwargs)
+        guard.guarded("recording a response", self._note, response)
+        return response
+
+    def _answer(self, request: Any, args: Any, kwargs: Any) -> Any:
+        raise NotImplementedError
+
+    def _note(self, response: Any) -> None:
+        raise NotImplementedError
+
+
+class _RecordingAdapter(_Adapter):
+    """Passes requests on to the session's adapter and notes the responses."""
+
+    def _answer(self, request: Any, args: Any, kwargs: Any) -> Any:
+        return self._call.ask(self._inner.send, request, *args, **kwargs)
+
+    def _note(self, response: Any) -> None:
+        reply = read_head(response.raw, str(response.url))
+        response.raw = TeeResponse(response.raw, self._call.answered(reply))
+        response.connection = self  # authentication sends its second request through it
+        setattr(response, _REPLY, reply)
+
+
+class _ServingAdapter(_Adapter):
+    """Answers requests from the recording, without the network."""
+
+    def _answer(self, request: Any, args: Any, kwargs: Any) -> Any:
         import urllib3
 
         reply = self._call.next_reply()
@@ -77,8 +80,12 @@ class _ServingAdapter:
             request_url=request.path_url,
         )
         response = self._requests.adapters.HTTPAdapter.build_response(self, request, raw)
+        response.raw = TeeResponse(raw, ServedBody(self._call, reply))
         setattr(response, _REPLY, reply)
         return response
+
+    def _note(self, response: Any) -> None:
+        """No-op."""
 
 
 class RequestsSeam:
@@ -99,7 +106,8 @@ class RequestsSeam:
         if current is None or current[0] is not session:
             return adapter
         call = current[1]
-        return _ServingAdapter(self._requests, adapter, call) if call.is_served else _RecordingAdapter(adapter, call)
+        adapter_class = _ServingAdapter if call.is_served else _RecordingAdapter
+        return adapter_class(self._requests, adapter, call)
 
     def _send(self, wrapped: Any, session: Any, args: Any, kwargs: Any) -> Any:
         if not is_recording():

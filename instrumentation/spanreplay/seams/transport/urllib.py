@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 from spanreplay.model import guard
 from spanreplay.runtime.context_variables import reset_variable, set_variable
 from spanreplay.runtime.patches import Patches
+from spanreplay.runtime.wire.http_body import ServedBody
 from spanreplay.runtime.wire.http_call import HttpCall, begin_call, is_passed_on, is_recording
 from spanreplay.runtime.wire.http_reply import HttpReply
 from spanreplay.runtime.wire.sent_body import take_body
@@ -85,14 +87,10 @@ class UrllibSeam:
         call = opening.call if opening is not None else None
         if call is None:
             return wrapped(*args, **kwargs)
+        answer = partial(_serve, call, request) if call.is_served else partial(call.ask, wrapped, *args, **kwargs)
+        response = call.attempt(answer)
         if call.is_served:
-            return _serve(call, request)
-        try:
-            with call.live():
-                response = wrapped(*args, **kwargs)
-        except BaseException as exc:
-            call.broke(exc)
-            raise
+            return response
         return guard.guarded("recording a response", _note, call, response) or response
 
 
@@ -130,7 +128,7 @@ def _serve(call: HttpCall, request: Any) -> Any:
     # As `do_open` does to a response
     response.url = request.get_full_url()
     response.msg = response.reason
-    return response
+    return _TeeResponse(response, ServedBody(call, reply))
 
 
 def install(module: Any, patches: Patches) -> None:

@@ -7,10 +7,12 @@ above (requests, botocore) sends through urllib3 belong to that library's call.
 from __future__ import annotations
 
 import inspect
+from functools import partial
 from typing import Any
 
 from spanreplay.model import guard
 from spanreplay.runtime.patches import Patches
+from spanreplay.runtime.wire.http_body import ServedBody
 from spanreplay.runtime.wire.http_call import HttpCall, begin_call, is_passed_on, is_recording
 from spanreplay.runtime.wire.sent_body import take_body
 from spanreplay.seams.transport.urllib3_wires import TeeResponse, read_head, rebuild_urllib3
@@ -50,16 +52,17 @@ class Urllib3Seam:
         )
         if call is None:
             return wrapped(*args, **kwargs)
-        if call.is_served:
-            return self._serve(call, given)
-        if call.patched is not None:
+        if call.patched is not None and not call.is_served:
             args, kwargs = _with_patched(args, kwargs, call.patched)
+        call.asked = {"pool": pool}
+        answer = partial(self._serve, call, given) if call.is_served else partial(call.ask, wrapped, *args, **kwargs)
         try:
-            with call.live():
-                response = wrapped(*args, **kwargs)
+            response = call.attempt(answer)
         except BaseException as exc:
             call.failed(exc)
             raise
+        if call.is_served:
+            return response
         return guard.guarded("recording a response", _note, call, response, is_preloaded) or response
 
     def _serve(self, call: HttpCall, given: dict[str, Any]) -> Any:
@@ -69,7 +72,7 @@ class Urllib3Seam:
             retries = self._urllib3.Retry.from_int(retries, redirect=given["redirect"])
         while call.has_hops and given["redirect"] and retries.redirect is not False:  # of a cassette: the pool follows
             reply = call.next_reply()
-        return rebuild_urllib3(
+        response = rebuild_urllib3(
             self._urllib3.HTTPResponse,
             self._urllib3._collections.HTTPHeaderDict,
             call,
@@ -80,6 +83,7 @@ class Urllib3Seam:
             request_method=given["method"],
             request_url=reply.extra.get("url") or given["url"],
         )
+        return response if given["preload_content"] else TeeResponse(response, ServedBody(call, reply))
 
 
 def _note(call: HttpCall, response: Any, is_preloaded: bool) -> Any:

@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import wrapt
 
-from spanreplay.runtime.wire.http_call import Body, HttpCall
+from spanreplay.runtime.wire.http_body import Body
+from spanreplay.runtime.wire.http_call import HttpCall
 from spanreplay.runtime.wire.http_reply import HttpReply
 from spanreplay.runtime.wire.stored_wire import rebuild_response
 
@@ -40,12 +42,7 @@ class TeeResponse(wrapt.ObjectProxy):  # type: ignore[type-arg]  # generic only 
 
     def _self_read(self, read: Callable[[], Any], asked: int | None) -> Any:
         body = self._self_body
-        try:
-            found = read()
-        except BaseException as exc:
-            body.keep(getattr(exc, "partial", b""))  # http.client passes the bytes it had with the exception
-            body.finish("error", exc)
-            raise
+        found = body.attempt(self._self_note_partial, read)
         size = len(found or b"")
         is_sized = asked is not None and asked >= 0
         body.keep(found or b"", is_full=is_sized and size == asked)
@@ -53,19 +50,20 @@ class TeeResponse(wrapt.ObjectProxy):  # type: ignore[type-arg]  # generic only 
             body.finish("complete", is_alone=not size)
         return found
 
+    def _self_note_partial(self, read: Callable[[], Any]) -> Any:
+        try:
+            return read()
+        except BaseException as exc:
+            self._self_body.keep(getattr(exc, "partial", b""))  # http.client passes the bytes it had with the exception
+            raise
+
     def _self_walk(self, pieces: Iterator[bytes], asked: int | None) -> Iterator[bytes]:
         body = self._self_body
-        try:
-            for piece in pieces:
-                body.keep(piece, is_full=len(piece) == asked)
-                if self.__wrapped__.isclosed() and not self._self_is_encoded:
-                    body.finish("complete", is_alone=False)
-                yield piece
-        except GeneratorExit:
-            raise
-        except BaseException as exc:
-            body.finish("error", exc)
-            raise
+        while (piece := body.attempt(next, pieces, None)) is not None:
+            body.keep(piece, is_full=len(piece) == asked)
+            if self.__wrapped__.isclosed() and not self._self_is_encoded:
+                body.finish("complete", is_alone=False)
+            yield piece
         body.finish("complete")
 
     def read(self, amt: int | None = None, *args: Any, **kwargs: Any) -> Any:
@@ -73,11 +71,7 @@ class TeeResponse(wrapt.ObjectProxy):  # type: ignore[type-arg]  # generic only 
 
     def read1(self, amt: int | None = None, *args: Any, **kwargs: Any) -> Any:
         body = self._self_body
-        try:
-            found = self.__wrapped__.read1(amt, *args, **kwargs)
-        except BaseException as exc:
-            body.finish("error", exc)
-            raise
+        found = body.attempt(partial(self.__wrapped__.read1, amt, *args, **kwargs))
         body.keep(found, is_full=len(found) == amt)
         if (not found and amt != 0) or (self.__wrapped__.isclosed() and not self._self_is_encoded):
             body.finish("complete", is_alone=not found)
@@ -91,11 +85,7 @@ class TeeResponse(wrapt.ObjectProxy):  # type: ignore[type-arg]  # generic only 
 
     def readline(self, *args: Any) -> Any:
         body = self._self_body
-        try:
-            found = self.__wrapped__.readline(*args)
-        except BaseException as exc:
-            body.finish("error", exc)
-            raise
+        found = body.attempt(self.__wrapped__.readline, *args)
         body.keep(found, is_full=True)
         if not found:
             body.finish("complete")

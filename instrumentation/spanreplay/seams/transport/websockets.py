@@ -12,15 +12,14 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
-from spanreplay import codec
 from spanreplay.dialects import meta, read_realtime
 from spanreplay.model.call import Effect, Kind, Outcome
-from spanreplay.model.errors import SpanreplayError, Unserializable
 from spanreplay.runtime.calls.cancel import await_cancellation
 from spanreplay.runtime.calls.spec import Spec
 from spanreplay.runtime.calls.turns import end_stream
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.run import Run
+from spanreplay.runtime.wire.http_errors import describe as describe_error
 from spanreplay.runtime.wire.http_wire import describe_request
 from spanreplay.seams.transport.conversation import GOT, QUIT, SENT, Conversation, Quit, begin_conversation
 
@@ -54,28 +53,11 @@ def _begin(uri: str, headers: Any) -> Conversation | None:
     return conversation
 
 
-def _describe_error(exc: BaseException) -> dict[str, Any]:
-    error: dict[str, Any] = {"type": type(exc).__qualname__, "message": str(exc)}
-    try:
-        error["value"] = codec.encode_exception(exc)
-    except Unserializable as bad:
-        error["lost"] = bad.path
-    return error
-
-
-def _restore_error(conversation: Conversation) -> BaseException:
-    error = conversation.error
-    try:
-        return codec.decode_exception(error["value"])
-    except (SpanreplayError, ValueError, KeyError, TypeError):
-        return conversation.broken(f"the recorded {error.get('type')} can't be rebuilt")
-
-
 def _fail(conversation: Conversation, exc: BaseException) -> None:
     """Record how a connection ended; if the peer closed it, that is not an error of the call."""
     is_closed = type(exc).__name__ == "ConnectionClosedOK"
     outcome = Outcome.OK if is_closed else Outcome.ERROR if isinstance(exc, Exception) else Outcome.CANCELLED
-    conversation.finish("error", error=_describe_error(exc), outcome=outcome)
+    conversation.finish("error", error=describe_error(exc), outcome=outcome)
 
 
 def _is_closing(exc: BaseException) -> bool:
@@ -116,7 +98,7 @@ def _tee_async(connection: Any, conversation: Conversation) -> Any:
 
     async def tee_recv(*args: Any, **kwargs: Any) -> Any:
         try:
-            message = await recv(*args, **kwargs)
+            message = await conversation.aattempt(recv, *args, **kwargs)
         except asyncio.CancelledError:
             conversation.note(QUIT, "")
             raise
@@ -145,7 +127,7 @@ def _tee_sync(connection: Any, conversation: Conversation) -> Any:
 
     def tee_recv(*args: Any, **kwargs: Any) -> Any:
         try:
-            message = recv(*args, **kwargs)
+            message = conversation.attempt(recv, *args, **kwargs)
         except TimeoutError:
             conversation.note(QUIT, "")
             raise
@@ -195,7 +177,7 @@ class _Served:
         if self._closed is not None:
             return self._closed_ok()
         if self._conversation.error:
-            failure = _restore_error(self._conversation)
+            failure = self._conversation.restore_error()
             received = getattr(failure, "rcvd", None)
             self._closed = (received.code, received.reason) if received is not None else (1006, "")
             return failure
@@ -203,7 +185,7 @@ class _Served:
 
     def _closed_ok(self) -> BaseException:
         if self._conversation.error:
-            return _restore_error(self._conversation)
+            return self._conversation.restore_error()
         from websockets.exceptions import ConnectionClosedOK
         from websockets.frames import Close
 
@@ -308,7 +290,7 @@ class _ServedSync(_Served):
 def _serve(conversation: Conversation, served_class: Callable[[Conversation], Any]) -> Any:
     end_stream(conversation.crossing)
     if conversation.end == "refused":
-        raise _restore_error(conversation)
+        raise conversation.restore_error()
     conversation.follow()
     return served_class(conversation)
 
@@ -322,17 +304,20 @@ def _install_async(module: Any, patches: Patches) -> None:
         conversation = _begin(connector.uri, getattr(connector, "additional_headers", None))
         if conversation is None:
             return await wrapped(*args, **kwargs)
-        if conversation.is_served:
-            served = _serve(conversation, served_class)
-            if name != "connect":
-                connector.connection = served  # leaving `async with` closes it
-            return served
-        try:
+
+        async def connect() -> Any:
+            if conversation.is_served:
+                return _serve(conversation, served_class)
             with conversation.live():
-                connection = await wrapped(*args, **kwargs)
+                return await wrapped(*args, **kwargs)
+
+        try:
+            connection = await conversation.aattempt(connect)
         except BaseException as exc:
             _refused(conversation, exc)
             raise
+        if conversation.is_served and name != "connect":
+            connector.connection = connection  # leaving `async with` closes it
         return _tee_async(connection, conversation)
 
     patches.wrap(module.connect, name, dial)
@@ -346,11 +331,15 @@ def _install_sync(module: Any, patches: Patches) -> None:
         conversation = _begin(uri, kwargs.get("additional_headers"))
         if conversation is None:
             return wrapped(*args, **kwargs)
-        if conversation.is_served:
-            return _serve(conversation, served_class)
-        try:
+
+        def dial() -> Any:
+            if conversation.is_served:
+                return _serve(conversation, served_class)
             with conversation.live():
-                connection = wrapped(*args, **kwargs)
+                return wrapped(*args, **kwargs)
+
+        try:
+            connection = conversation.attempt(dial)
         except BaseException as exc:
             _refused(conversation, exc)
             raise
@@ -361,7 +350,7 @@ def _install_sync(module: Any, patches: Patches) -> None:
 
 def _refused(conversation: Conversation, exc: BaseException) -> None:
     outcome = Outcome.ERROR if isinstance(exc, Exception) else Outcome.CANCELLED
-    conversation.finish("refused", error=_describe_error(exc), outcome=outcome)
+    conversation.finish("refused", error=describe_error(exc), outcome=outcome)
 
 
 def install(module: Any, patches: Patches) -> None:
