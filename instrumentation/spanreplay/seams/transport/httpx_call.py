@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from spanreplay.model import config, guard
 from spanreplay.model.call import Outcome
+from spanreplay.runtime.calls.cancel import await_cancellation
 from spanreplay.runtime.calls.open_call import Crossing
 from spanreplay.runtime.calls.spec import Spec
 from spanreplay.runtime.calls.turns import END, await_turn, wait_turn
@@ -160,9 +161,13 @@ class HttpxCall(HttpCall):
             await await_turn(self.crossing, END)
 
     async def await_closed(self, reply: HttpReply) -> None:
-        """Wait until the recorded response was closed."""
-        if self.is_stream and reply is self._final:
+        """Wait until the recorded response was closed, or until a call that ended while it was closed is cancelled."""
+        if reply is not self._final:
+            return
+        if self.is_stream:
             await await_closed(self.crossing)
+        elif self.crossing is not None and _is_cancelled_when_closing(self.crossing, reply):
+            await await_cancellation(self.crossing)
 
     # ── served: requests from the wires ─────────────────────────────────────────────────────────────────
     def _load(self, crossing: Crossing) -> None:
@@ -203,6 +208,12 @@ class HttpxCall(HttpCall):
     def rebuild_error(self, error: dict[str, Any]) -> BaseException | None:
         """Rebuild the exception of `describe_error`."""
         return restore_error(self.hx, error, self._request)
+
+
+def _is_cancelled_when_closing(crossing: Crossing, reply: HttpReply) -> bool:
+    """Whether the recorded call was cancelled although its response had arrived whole."""
+    is_cancelled = crossing.served is not None and crossing.served.outcome == Outcome.CANCELLED.value
+    return is_cancelled and reply.end == "complete" and reply.error is None
 
 
 def _head(url: str, response: Any) -> HttpReply:
