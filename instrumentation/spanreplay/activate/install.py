@@ -18,6 +18,7 @@ from spanreplay.model import attributes as names
 from spanreplay.model import config, guard, ids
 from spanreplay.model.call import Outcome
 from spanreplay.model.levels import FULL, Level, level_of, level_of_recording
+from spanreplay.model.own_threads import one_at_a_time
 from spanreplay.recording import catalog
 from spanreplay.recording.spool.target import read_target
 from spanreplay.runtime import lanes
@@ -404,6 +405,7 @@ class Installation:
         }
         Path(path).write_text(json.dumps(report), encoding="utf-8")
 
+    @one_at_a_time  # a server's thread may end a replay just as the main thread ends
     def finish(self, status: int | None = None) -> None:
         """End the run at process exit: manifest, verdict, delivery. No-op in a forked child without its own run."""
         run = self.run

@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import _thread  # nobody patches its locks
 import encodings
+import functools
 import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, ParamSpec, TypeVar
 from weakref import WeakSet
 
 from spanreplay.model.guard import logger
 from spanreplay.model.here import PACKAGE
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class _Starting(threading.local):
@@ -30,6 +34,7 @@ STARTING: Final = _Starting()
 """Whether the calling thread starts threads that take no lane number."""
 FORK_S_MAX: Final = 1.0
 """Longest time, in seconds, that a fork waits for imports of ours in other threads."""
+TURN_S_MAX: Final = 5.0
 _LOOK_S: Final = 0.001
 _IMPORTS: Final = ("<frozen importlib", encodings.search_function.__code__.co_filename)
 _locks: Final[WeakSet[Any]] = WeakSet()
@@ -50,6 +55,22 @@ def make_lock() -> Any:
     lock = _thread.RLock()
     _locks.add(lock)
     return lock
+
+
+def one_at_a_time(function: Callable[P, T]) -> Callable[P, T]:
+    """A decorator: one thread at a time runs the function; others wait for it, at most `TURN_S_MAX` seconds."""
+    lock = make_lock()
+
+    @functools.wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        is_turn = lock.acquire(timeout=TURN_S_MAX)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            if is_turn:
+                lock.release()
+
+    return run
 
 
 def wait_until(is_so: Callable[[], bool], limit_s: float) -> bool:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +16,7 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
+from spanreplay.activate.install import Installation
 from spanreplay.recording.spool.target import target_of
 from spanreplay.redact import Redactor
 from spanreplay.runtime.patches import Patches
@@ -298,3 +302,28 @@ def test_replay_in_a_process_whose_sampler_is_off_still_replays(workplace: Workp
     replayed = workplace.replay(agent, OTEL_TRACES_SAMPLER="always_off", OTEL_SDK_DISABLED="true")
     assert (replayed.status, replayed.stdout) == (0, recorded.stdout)
     assert "body" not in replayed.stderr
+
+
+def test_a_verdict_is_written_once_and_whole_if_two_threads_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server's thread ends its replay, and with it the process, just as the main thread ends."""
+    begun, may_end, written = threading.Event(), threading.Event(), list[str]()
+    installation = object.__new__(Installation)
+    run = SimpleNamespace(is_member=False, is_ended=False, environment={}, ended_by="", output=None)
+    run.finish = lambda *_: setattr(run, "is_ended", True)
+
+    def write(*_: object) -> None:
+        begun.set()
+        assert may_end.wait(60)
+        written.append(threading.current_thread().name)
+
+    monkeypatch.setattr(installation, "_write_verdict", write, raising=False)
+    vars(installation).update(run=run, session=object(), _pid=os.getpid(), _spool=None)
+    threads = [threading.Thread(target=installation.finish, args=(0,), name=name) for name in ("main", "server")]
+    threads[0].start()
+    assert begun.wait(60)
+    threads[1].start()
+    assert written == []
+    may_end.set()
+    for thread in threads:
+        thread.join(60)
+    assert written == ["main"]

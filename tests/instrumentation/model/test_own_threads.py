@@ -1,4 +1,4 @@
-"""A fork waits for a module that another thread imports for spanreplay, and for nothing else."""
+"""A fork waits for a module that another thread imports for spanreplay, and for nothing else; turns of threads."""
 
 from __future__ import annotations
 
@@ -127,3 +127,31 @@ def test_a_fork_that_waited_in_vain_says_so(
     assert "a process was forked while another thread imports a module for spanreplay" in caplog.text
     importing.may_end.set()
     thread.join()
+
+
+def test_one_thread_at_a_time_and_the_same_one_may_enter_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread waits for the first one's end, at most so long; a signal handler of the first doesn't wait."""
+    begun, may_end, order = threading.Event(), threading.Event(), list[str]()
+
+    @own_threads.one_at_a_time
+    def end(name: str) -> None:
+        order.append(f"{name} begins")
+        if name == "first":
+            end("handler")
+            begun.set()
+            assert may_end.wait(60)
+        order.append(f"{name} ends")
+
+    first = threading.Thread(target=end, args=("first",))
+    first.start()
+    assert begun.wait(60)
+    monkeypatch.setattr(own_threads, "TURN_S_MAX", 0.01)
+    end("impatient")
+    monkeypatch.setattr(own_threads, "TURN_S_MAX", 60)
+    second = threading.Thread(target=end, args=("second",))
+    second.start()
+    may_end.set()
+    first.join(60)
+    second.join(60)
+    assert order[:3] == ["first begins", "handler begins", "handler ends"]
+    assert order[3:] == ["impatient begins", "impatient ends", "first ends", "second begins", "second ends"]
