@@ -54,17 +54,25 @@ def test_what_an_agent_adds_to_its_module_path_is_found(workplace: Workplace, tm
 STARTED = """
 import json, os, sys
 is_recorded = "spanreplay.activate.install" in sys.modules
-print(json.dumps([is_recorded, dict(os.environ), sys.path, sys.argv, sys.orig_argv, sys.executable]))
+encodings = sys.flags.utf8_mode, sys.stdout.encoding, sys.getfilesystemencoding(), open(os.devnull).encoding
+print(json.dumps([is_recorded, dict(os.environ), sys.path, sys.argv, sys.orig_argv, sys.executable, encodings]))
 """
 
 
 @pytest.mark.parametrize(
-    ("before", "named"), [("", "python"), ("{here}/lib", "{python}"), ("{here}/lib:{here}:/nowhere", "{python}")]
+    ("before", "named", "locale"),
+    [
+        ("", "python", {}),
+        ("{here}/lib", "{python}", {"LANG": "C.UTF-8"}),
+        ("{here}/lib:{here}:/nowhere", "{python}", {"LC_ALL": "C"}),
+    ],
 )
-def test_u1_tests_start_agents_as_the_documented_command_does(workplace: Workplace, before: str, named: str) -> None:
+def test_u1_tests_start_agents_as_the_documented_command_does(
+    workplace: Workplace, before: str, named: str, locale: dict[str, str]
+) -> None:
     """With and without folders on the path, the program sees what `opentelemetry-instrument` lets it see."""
     workplace.write("agent.py", STARTED)
-    environ = {**workplace.environ, "PYTHONPATH": before.format(here=workplace.path)}
+    environ = {**workplace.environ, "PYTHONPATH": before.format(here=workplace.path), **locale}
     command = [named.format(python=workplace.python), "agent.py", "--option"]
     words, variables = instrument(command, environ, workplace.path, workplace.python)
     documented = [str(workplace.python.parent / "opentelemetry-instrument"), *command]

@@ -74,7 +74,10 @@ def instrument(
     here = os.path.realpath(cwd)
     path = [*([] if here in before else [here]), *before]
     path = [starter, *(folder for folder in path if folder != starter)]
-    return [program, *command[1:]], {**environ, "PYTHONPATH": os.pathsep.join(path)}
+    # Python replaces the C locale, also for the programs that it starts: these are not in UTF-8 mode (PEP 538, 540)
+    locale = next((environ[name] for name in ("LC_ALL", "LC_CTYPE", "LANG") if environ.get(name)), "C")
+    replaced = {"LC_CTYPE": "C.UTF-8"} if locale in ("C", "POSIX") and not environ.get("LC_ALL") else {}
+    return [program, *command[1:]], {**environ, **replaced, "PYTHONPATH": os.pathsep.join(path)}
 
 
 def run_agent(
