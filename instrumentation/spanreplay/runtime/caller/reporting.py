@@ -7,10 +7,12 @@ are: what a thread or task runs first has to be the tool's.
 
 from __future__ import annotations
 
+import functools
 import sys
+from collections.abc import Iterator
 from enum import Enum
-from types import FrameType
-from typing import Final
+from types import CodeType, FrameType
+from typing import Any, Final
 
 from spanreplay.model import ids, owners
 from spanreplay.model.here import PACKAGE
@@ -26,9 +28,11 @@ _BEGIN: Final = frozenset({"_bootstrap_inner", "run", "_worker", "_run"})
 _SCHEDULES: Final = owners.compile_row("apscheduler schedule")
 """Distributions with which tools do something from time to time."""
 _FILES_MAX: Final = 4096
+_LAYERS_MAX: Final = 8
 
 
 class _Code(Enum):
+    OURS = "ours"
     ROOT = "root"
     STANDARD = "standard"
     CARRIES = "carries"
@@ -68,25 +72,49 @@ def is_tool_alone() -> bool:
 
 
 def _find_tool_alone() -> _Code | None:
-    """REPORTS or GIVES if only a tool's code runs here: GIVES if one that fetches for the agent is among it."""
-    first, found = _Code.STANDARD, _Code.REPORTS
-    frame = sys._getframe(1)
+    """REPORTS or GIVES if only a tool's code runs here: GIVES if one that fetches for the agent is among it.
+
+    None if the stack is too deep to be seen whole: the agent may be further out.
+    """
+    found: _Code | None = None
+    codes: set[CodeType] = set()
+    outermost: list[FrameType] = []  # the tool's frames with which the thread or task begins
+    frame: FrameType | None = sys._getframe(1)
     for _ in range(FRAMES_MAX):
-        name = frame.f_code.co_filename
-        kind = _known.get(name) or _classify(name)
+        name = "" if frame is None else frame.f_code.co_filename
+        kind = _Code.ROOT if frame is None else _known.get(name) or _classify(name)
         if kind is _Code.OTHER:
             return None
-        if kind is _Code.ROOT and frame.f_code.co_name in _BEGIN:
-            break
-        if kind is _Code.CARRIES:
-            first = kind
-        elif kind is not _Code.STANDARD and kind is not _Code.ROOT:
-            first = _Code.REPORTS
-            found = kind if kind is _Code.GIVES else found
-        if frame.f_back is None:
-            break
+        if frame is None or (kind is _Code.ROOT and frame.f_code.co_name in _BEGIN):
+            is_wrapper = any(_wraps(each, codes) for each in outermost)
+            return None if not outermost or is_wrapper else found
+        if kind in (_Code.REPORTS, _Code.GIVES):
+            outermost.append(frame)
+            found = kind if found is not _Code.GIVES else found
+        else:
+            codes.add(frame.f_code)
+            if kind is not _Code.OURS:
+                outermost.clear()
         frame = frame.f_back
-    return found if first is _Code.REPORTS else None
+    return None
+
+
+def _wraps(frame: FrameType, codes: set[CodeType]) -> bool:
+    """Whether a tool's code here only passes on a call of the function that it wraps, which is another's."""
+    return any(not codes.isdisjoint(_iter_codes(held)) for held in frame.f_locals.values() if callable(held))
+
+
+def _iter_codes(function: Any) -> Iterator[CodeType]:
+    """The code of a function or method, and of what it wraps: a replay may answer at any layer."""
+    for _ in range(_LAYERS_MAX):
+        function = getattr(function, "__func__", function)
+        code = getattr(function, "__code__", None)
+        if isinstance(code, CodeType):
+            yield code
+        inner = function.func if isinstance(function, functools.partial) else getattr(function, "__wrapped__", None)
+        if inner is None:
+            return
+        function = inner
 
 
 def _classify(filename: str) -> _Code:
@@ -98,7 +126,7 @@ def _classify(filename: str) -> _Code:
 
 def _find_kind(filename: str) -> _Code:
     if filename.startswith(PACKAGE):
-        return _Code.STANDARD
+        return _Code.OURS
     if ids.is_stdlib_file(filename):
         return _Code.ROOT if filename.endswith(_ROOTS) else _Code.STANDARD
     if ids.is_agent_file(filename):
