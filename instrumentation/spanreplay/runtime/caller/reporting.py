@@ -29,7 +29,6 @@ _SCHEDULES: Final = owners.compile_row("apscheduler schedule")
 """Distributions with which tools do something from time to time."""
 _FILES_MAX: Final = 4096
 _LAYERS_MAX: Final = 8
-_OURS: Final = __name__.partition(".")[0]
 
 
 class _Code(Enum):
@@ -101,14 +100,12 @@ def _find_tool_alone() -> _Code | None:
 
 
 def _wraps(frame: FrameType, codes: set[CodeType]) -> bool:
-    """Whether a tool's code here only passes on a call of the function that it wraps, which is another's.
+    """Whether a tool's code here may only pass on a call of the function that it wraps, which is another's.
 
-    That function may be one that spanreplay has patched and answers itself in a replay.
+    It holds a function of a transport, or one that is running further in; a replay may answer before that runs.
     """
-    held = [each for each in frame.f_locals.values() if callable(each)]
-    if any(type(each).__module__.partition(".")[0] == _OURS for each in held):
-        return True
-    return any(code in codes or code.co_filename.startswith(PACKAGE) for each in held for code in _iter_codes(each))
+    held = [code for each in frame.f_locals.values() if callable(each) for code in _iter_codes(each)]
+    return any(code in codes or _classify(code.co_filename) in (_Code.CARRIES, _Code.OURS) for code in held)
 
 
 def _iter_codes(function: Any) -> Iterator[CodeType]:
