@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pytest
 
-from spanreplay.runtime.caller import reporting
+from spanreplay.runtime.caller.caller import FRAMES_MAX
 from spanreplay.runtime.caller.reporting import is_of_flags, is_sent_by_tool
 
 SITE: Final = Path(sysconfig.get_path("purelib"))
@@ -142,8 +142,8 @@ def test_n4_a_client_of_flags_is_known_by_its_code(files: tuple[str, ...], is_so
 
 def test_n4_a_stack_that_is_too_deep_to_be_seen_is_nobodys() -> None:
     """The agent may be further out."""
-    ask = through(TOOL, *[TRANSPORT] * reporting.FRAMES_MAX)
+    ask = through(TOOL, *[TRANSPORT] * FRAMES_MAX)
     in_thread(ask)
-    deep = through(*[TOOL] * reporting.FRAMES_MAX, TRANSPORT)
+    deep = through(*[TOOL] * FRAMES_MAX, TRANSPORT)
     in_thread(deep)
     assert ask.found == deep.found == [False]
