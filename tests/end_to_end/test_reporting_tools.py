@@ -73,3 +73,79 @@ def test_n4_variables_of_exporters_are_the_users(named: dict[str, str], tmp_path
     assert "none" not in plain.stdout
     recorded = workplace.run("record", "--", *command)
     assert (recorded.returncode, recorded.stdout) == (0, plain.stdout), recorded.stderr
+
+
+HOOKS: Final = """
+import functools, urllib.request
+import httpx, requests
+
+def _wrap(owner, name):
+    wrapped = getattr(owner, name)
+
+    @functools.wraps(wrapped)
+    def measured(*args, **kwargs):
+        return wrapped(*args, **kwargs)
+
+    setattr(owner, name, measured)
+
+for owner, name in ((urllib.request.OpenerDirector, "open"), (requests.Session, "send"), (httpx.Client, "send")):
+    _wrap(owner, name)
+
+async_send = httpx.AsyncClient.send
+
+@functools.wraps(async_send)
+async def measured_send(*args, send=async_send, **kwargs):
+    return await send(*args, **kwargs)
+
+httpx.AsyncClient.send = measured_send
+"""
+WRAPPED: Final = """
+import newrelic
+import asyncio, json, os, threading, urllib.request
+from concurrent.futures import ThreadPoolExecutor
+import httpx, requests
+
+url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+body = {"model": "gpt-x", "messages": [{"role": "user", "content": "hi"}]}
+
+def begin_with(function, *args):
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(function, *args).result()
+
+def by_urllib():
+    headers = {"content-type": "application/json"}
+    return begin_with(urllib.request.urlopen, urllib.request.Request(url, json.dumps(body).encode(), headers)).status
+
+def by_requests():
+    with requests.Session() as session:
+        return begin_with(session.send, session.prepare_request(requests.Request("POST", url, json=body))).status_code
+
+def by_httpx():
+    with httpx.Client() as client:
+        return begin_with(client.send, client.build_request("POST", url, json=body)).status_code
+
+async def in_a_task():
+    async with httpx.AsyncClient() as client:
+        asked = client.build_request("POST", url, json=body)
+        return (await asyncio.create_task(client.send(asked))).status_code
+
+print(by_urllib(), by_requests(), by_httpx(), asyncio.run(in_a_task()))
+"""
+
+
+def test_s27_n4_what_a_thread_or_task_begins_with_is_the_agents_though_a_tool_wraps_it(
+    provider: Provider, tmp_path: Path
+) -> None:
+    """A tool measures the transports' functions: its frame is the first of the agent's request, but not its sender."""
+    tool = tmp_path / "site-packages" / "newrelic"
+    tool.mkdir(parents=True)
+    (tool / "__init__.py").write_text(HOOKS)
+    workplace = Workplace(tmp_path, {**provider.environ(), "PYTHONPATH": str(tool.parent)})
+    agent = workplace.write("agent.py", WRAPPED)
+    assert workplace.record(agent).stdout == "200 200 200 200\n"
+    assert len(provider.requests) == 4
+    provider.stop()
+    assert [call.kind for call in workplace.recording().calls] == ["llm"] * 4
+    replayed = workplace.replay(agent)
+    assert replayed.status == 0, replayed.stderr
+    assert replayed.verdict["counts"]["exact"] == 4

@@ -18,6 +18,7 @@ from spanreplay.runtime.caller.reporting import is_of_flags, is_sent_by_tool
 SITE: Final = Path(sysconfig.get_path("purelib"))
 TOOL, SDK, TRANSPORT = "opentelemetry/sdk/sender.py", "groq/sender.py", "httpx/sender.py"
 RETRY: Final = "tenacity/sender.py"
+URLLIB: Final = f"{sysconfig.get_path('stdlib')}/urllib/sender.py"
 
 
 def through(*files: str, method: str = "post", asks: Callable[..., bool] = is_sent_by_tool, site: Path = SITE) -> Any:
@@ -83,6 +84,7 @@ def in_wrapped_thread(ask: Callable[[], None]) -> None:
         ((SDK, TOOL, TRANSPORT), False),
         ((TOOL, SDK, TRANSPORT), False),
         (("numpy/sender.py", TOOL, TRANSPORT), False),
+        ((URLLIB, TOOL, TRANSPORT), False),
     ],
 )
 def test_n4_a_report_is_what_a_tool_alone_sends(
