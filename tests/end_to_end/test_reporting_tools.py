@@ -149,3 +149,69 @@ def test_s27_n4_what_a_thread_or_task_begins_with_is_the_agents_though_a_tool_wr
     replayed = workplace.replay(agent)
     assert replayed.status == 0, replayed.stderr
     assert replayed.verdict["counts"]["exact"] == 4
+
+
+SENDER: Final = """
+import os, queue, threading, time
+import httpx, tenacity
+
+count = int(os.environ["SENDERS"])
+tasks, client, together = queue.Queue(), httpx.Client(), threading.Barrier(count)
+
+@tenacity.retry(stop=tenacity.stop_after_attempt(3))
+def send(url, number):
+    client.post(f"{url}/batch", json={"number": number, "at": time.time()})
+
+def work():
+    is_first = True
+    while True:
+        url, number = tasks.get()
+        if is_first:
+            together.wait()
+        is_first = False
+        send(url, number)
+        tasks.task_done()
+
+for _ in range(count):
+    threading.Thread(target=work, daemon=True).start()
+
+def flush():
+    while tasks.unfinished_tasks:
+        time.sleep(0.01)
+"""
+REPORTING: Final = """
+import os, time, uuid
+import newrelic
+from groq import Groq
+
+client = Groq()
+
+def ask(text):
+    newrelic.tasks.put((os.environ["THEIRS"], text))
+    made = client.chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
+    newrelic.tasks.put((os.environ["THEIRS"], made.id))
+    return made.choices[0].message.content
+
+answer = ask(ask("hi"))
+newrelic.flush()
+print(ask(answer), time.time(), uuid.uuid4())
+newrelic.flush()
+"""
+
+
+def test_n2_n4_threads_of_a_tool_that_share_its_reports_keep_no_order(provider: Provider, tmp_path: Path) -> None:
+    """How many there are, which sends what and what a retry helper measures is nobody's: a replay waits for none."""
+    tool = tmp_path / "site-packages" / "newrelic"
+    tool.mkdir(parents=True)
+    (tool / "__init__.py").write_text(SENDER)
+    with serve() as sink:
+        environ = {**provider.environ(), "THEIRS": sink.endpoint, "PYTHONPATH": str(tool.parent)}
+        workplace = Workplace(tmp_path, environ)
+        agent = workplace.write("agent.py", REPORTING)
+        workplace.record(agent, SENDERS="4")
+        assert [seen.path for seen in sink.seen] == ["/batch"] * 6
+        provider.stop()
+        assert [call.kind for call in workplace.recording().calls if call.kind != "tool"] == ["llm"] * 3
+        replayed = workplace.replay(agent, SENDERS="2")
+        assert replayed.status == 0, replayed.stderr
+        assert len(sink.seen) == 6

@@ -226,3 +226,33 @@ def test_stack_of_another_shape_is_left_out(frames: object) -> None:
     error = ValueError("x")
     tracebacks.restore(error, frames)
     assert error.args == ("x",)
+
+
+@spanreplay.boundary("tool")
+def fail_behind_another() -> int:
+    """A tool that turns the failure of another tool into its own."""
+    try:
+        return fail(1)
+    except KeyError as exc:
+        raise RuntimeError("the other one failed") from exc
+
+
+def test_s61_an_exception_behind_another_shows_none_of_our_frames() -> None:
+    """Whoever reads the traceback looks for the agent's code; it is the same in a replay."""
+    found: list[set[str]] = []
+    told: list[str] = []
+
+    async def program() -> None:
+        try:
+            fail_behind_another()
+        except RuntimeError as exc:
+            told.append(traceback.format_exc())
+            cause = exc.__cause__
+            found.append(
+                set() if cause is None else {each.filename for each in traceback.extract_tb(cause.__traceback__)}
+            )
+
+    recording = recorded(program, ())
+    assert replayed(program, recording, seams=()).verdict["verdict"] == "identical"
+    assert found == [{__file__}, {__file__}]
+    assert told[0] == told[1]
