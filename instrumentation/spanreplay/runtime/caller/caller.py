@@ -101,9 +101,7 @@ def origin_of(frame: FrameType) -> int:
         made_by = frame.f_globals.get("__file__")
         return classify(made_by) if isinstance(made_by, str) else classify(filename)
     origin = classify(filename)
-    if len(known) < _FILES_MAX and not is_among(
-        filename, (owners.RETRIES,)
-    ):  # theirs depends on the thread: `who_asks`
+    if len(known) < _FILES_MAX and not _is_retry(filename):  # theirs depends on the thread: `who_asks`
         known[filename] = origin
         if origin == FOREIGN and filename not in _entry_files:
             foreign.add(filename)
@@ -147,7 +145,11 @@ def who_asks(frame: FrameType | None) -> int:
 
 def _is_for_others(origin: int, frame: FrameType) -> bool:
     """Whether a library's code acts here, or code with which it repeats something."""
-    return origin == LIBRARY or is_among(frame.f_code.co_filename, (owners.RETRIES,))
+    return origin == LIBRARY or _is_retry(frame.f_code.co_filename)
+
+
+def _is_retry(filename: str) -> bool:
+    return is_among(filename, (owners.RETRIES,))
 
 
 def is_own(frame: FrameType | None) -> bool:

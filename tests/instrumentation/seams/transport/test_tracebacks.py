@@ -235,20 +235,32 @@ def test_s61_exceptions_behind_one_are_connected_as_recorded(urls: dict[str, str
     assert now == then
 
 
-def test_s61_exception_that_holds_a_connection_comes_back(urls: dict[str, str]) -> None:
-    """`ConnectTimeoutError` has a connection among its arguments, replaced by an object that prints like it."""
-    held = urllib3.connection.HTTPConnection("127.0.0.1")
+def _asking(url: str, failure: Callable[[], Exception], cause: Callable[[], Exception]) -> Callable[[], str]:
+    """A program whose adapter of requests fails with one exception because of another."""
 
     class Adapter(requests.adapters.HTTPAdapter):
         def send(self, *args: Any, **kwargs: Any) -> Any:
-            raise requests.ConnectTimeout("late") from urllib3.exceptions.ConnectTimeoutError(held, "timed out")
+            raise failure() from cause()
 
     def program() -> str:
         with requests.Session() as session:
             session.mount("http://", Adapter())
-            return _tell(lambda: session.get(urls["refused"]))
+            return _tell(lambda: session.get(url))
 
-    then, now = _both(program)
+    return program
+
+
+def test_s61_exception_that_holds_a_connection_comes_back(urls: dict[str, str]) -> None:
+    """`ConnectTimeoutError` has a connection among its arguments, replaced by an object that prints like it."""
+    held = urllib3.connection.HTTPConnection("127.0.0.1")
+
+    then, now = _both(
+        _asking(
+            urls["refused"],
+            lambda: requests.ConnectTimeout("late"),
+            lambda: urllib3.exceptions.ConnectTimeoutError(held, "timed out"),
+        )
+    )
     assert now == then
     assert "urllib3.exceptions.ConnectTimeoutError: (<HTTPConnection" in then
 
@@ -277,16 +289,7 @@ class Unprintable:
 def test_s61_exception_behind_one_that_can_not_be_described_prints_the_same(urls: dict[str, str]) -> None:
     """A stand-in takes its place, and the request is recorded whatever its exceptions do."""
 
-    class Adapter(requests.adapters.HTTPAdapter):
-        def send(self, *args: Any, **kwargs: Any) -> Any:
-            raise requests.ConnectionError("down") from Opaque("secret")
-
-    def program() -> str:
-        with requests.Session() as session:
-            session.mount("http://", Adapter())
-            return _tell(lambda: session.get(urls["refused"]))
-
-    then, now = _both(program)
+    then, now = _both(_asking(urls["refused"], lambda: requests.ConnectionError("down"), lambda: Opaque("secret")))
     assert now == then
     assert "test_tracebacks.Opaque: opaque" in then
 
