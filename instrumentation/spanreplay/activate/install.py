@@ -23,6 +23,7 @@ from spanreplay.recording import catalog
 from spanreplay.recording.spool.target import read_target
 from spanreplay.runtime import lanes
 from spanreplay.runtime import processes as process_group
+from spanreplay.runtime.order import received_signals
 from spanreplay.runtime.order.steps import check_handles
 from spanreplay.runtime.patch_groups import PatchGroups, describe_missing
 from spanreplay.runtime.patches import Patches
@@ -272,6 +273,7 @@ class Installation:
         groups.install("the exit status", self.patches, self._watch_exit)
         if self.session is None:
             groups.install("the end by a signal", self.patches, Termination(self._finish_terminated).install)
+        groups.install("signals", self.patches, received_signals.install)
         os.register_at_fork(after_in_parent=self._forked_parent, after_in_child=self._forked_child)
         if self.session is not None and self.run is not None:
             from spanreplay.activate import owner, time_limit
@@ -353,8 +355,7 @@ class Installation:
         self._pid, self._exit_status = os.getpid(), None
         if parent.output is not None:
             parent.output.uninstall()
-        data_dir = self._data_dir
-        redactor: Any = LazyRedactor(lambda: build_redactor(data_dir, parent.redactor))
+        redactor: Any = LazyRedactor(lambda: build_redactor(self._data_dir, parent.redactor))
         run, recorded = self._make_run("", redactor, {**parent.environment, catalog.FORKED_FROM: parent.run_id})
         lanes.enter_lane(run.root_lane)
         if parent.others is not None:
@@ -365,7 +366,7 @@ class Installation:
 
     def _suspend(self, prompt: str) -> NoReturn:
         """End the process at once, because nothing after this point could be recorded."""
-        run_id = "" if self.run is None else self.run.run_id
+        run_id = self.run.run_id if self.run is not None else ""
         self.finish(EXIT_SUSPENDED)
         for stream in (sys.stdout, sys.stderr):
             guard.guarded("standard output", stream.flush)
@@ -392,7 +393,7 @@ class Installation:
                 **(self.seams.count() if self.seams is not None else {}),
             },
             "not_recorded": self._not_recorded,
-            "run_id": self.run.run_id if self.run is not None else "",
+            "run_id": run.run_id if run is not None else "",
             "seams": [
                 *(self.groups.missing if self.groups is not None else ()),
                 *(self.seams.describe() if self.seams is not None else ()),
@@ -421,8 +422,7 @@ class Installation:
             self._write_doctor()
         if run is None:
             return
-        if status is None:
-            status = self._find_status()
+        status = self._find_status() if status is None else status
         if self.session is not None:
             self._write_verdict(run, status)
         ended = Outcome.CANCELLED if run.ended_by else Outcome.ERROR if status else Outcome.OK

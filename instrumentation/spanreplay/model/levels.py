@@ -50,6 +50,7 @@ TABLE: Final = (
     Group("lanes of threads"),
     Group("the exit status"),
     Group("the end by a signal"),
+    Group("signals", _FULL, "the places of signals"),
     Group("timers", _FULL, _LOOPS),
     Group("steps of event loops", _FULL, _LOOPS),
     Group("uvloop-steps", _FULL, _LOOPS),

@@ -48,6 +48,8 @@ class Output(Protocol):
 
     flushes: bool
     """Whether written text is flushed immediately."""
+    characters: int
+    """How many characters were written to `sys.stdout`."""
 
     def write(self, text: str, times: int = 1) -> Any:
         """Write a served call's printed text."""

@@ -114,6 +114,28 @@ class inside_call:  # noqa: N801 -- reads as a statement: `with inside_call(cros
                 set_variable(_crossing, None)
 
 
+class outside_calls:  # noqa: N801 -- reads as a statement: `with outside_calls(root):`
+    """A block that interrupts the running code and is no part of the calls around it: the handler of a signal."""
+
+    __slots__ = ("_lane", "_tokens")
+
+    def __init__(self, root: Lane) -> None:
+        crossing = outermost = current_crossing(root)
+        while crossing is not None:
+            outermost, crossing = crossing, getattr(crossing, "parent", None)
+        self._lane = None if outermost is None else outermost.lane
+
+    def __enter__(self) -> None:
+        self._tokens: list[tuple[contextvars.ContextVar[Any], contextvars.Token[Any] | None]]
+        self._tokens = [(is_plumbing_here, set_variable(is_plumbing_here, False))]
+        if self._lane is not None:
+            self._tokens += [(_crossing, set_variable(_crossing, None)), (_lane, set_variable(_lane, self._lane))]
+
+    def __exit__(self, *exc_info: object) -> None:
+        for variable, token in reversed(self._tokens):
+            reset_variable(variable, token)
+
+
 class _Thread(threading.local):
     lane: Lane | None = None
     """The lane in which this thread, or the pool job that it runs, began."""

@@ -141,6 +141,16 @@ MACHINE: Final[tuple[Seam, ...]] = (
         omits="reads of the descriptor below it (`os.read(0)`, `prompt_toolkit`, `asyncio`'s pipes)",
     ),
     Seam(
+        "waited-signals",
+        "python",
+        ("signal",),
+        "spanreplay.seams.machine.waited_signals",
+        "signals for which the agent waits (`signal.sigwait`); at level `full` also where signals reached its handlers",
+        kind="`compute`",
+        effect="`read`",
+        omits="signals to the processes that an agent starts with `multiprocessing`; `signalfd`",
+    ),
+    Seam(
         "threads",
         "python",
         ("threading", "queue"),

@@ -84,7 +84,10 @@ class ReplayResolver:
 
     def resolve(self, crossing: Any) -> None:
         """Find the recorded answer. Raises: ReplayMiss."""
+        sent = self.answers.gate.sent
+        sent.send_late()
         self.answers.resolve(crossing)
+        sent.begin(crossing.served)
 
     def settle(self, crossing: Any, outcome: Outcome, response: str) -> None:
         """Compare the call with the recorded one."""

@@ -24,6 +24,7 @@ from spanreplay.model.errors import ReplayMiss
 from spanreplay.replayer.schedule.arrivals import Arrivals
 from spanreplay.replayer.schedule.greenlets import Greenlets
 from spanreplay.replayer.schedule.pace import Steps, find_threads
+from spanreplay.replayer.schedule.sent_signals import SentSignals
 from spanreplay.replayer.schedule.stall_detector import (
     LOOK_MS,
     REACTION_MS,
@@ -31,6 +32,7 @@ from spanreplay.replayer.schedule.stall_detector import (
     STALL_MS,
     Reaction,
     StallDetector,
+    hang_ms,
 )
 from spanreplay.replayer.schedule.thread_census import ThreadCensus
 from spanreplay.replayer.schedule.thread_waits import PENDING, cancel_rest, find_cancelled, read_waits
@@ -52,20 +54,6 @@ _OF_RECORDING: Final = (
     *("_threads", "_events", "_joint", "_seqs", "_is_covered"),
 )
 """The attributes of a gate that depend on its recording alone."""
-HANG_MS: Final = 5_000
-"""How long nothing may move, while every thread waits for another, before the program counts as stuck."""
-HANG_DAEMONS_MS: Final = 60_000
-"""The same if there are daemon threads: whether they work is unknown."""
-
-
-def hang_ms() -> int:
-    """How long the main thread may wait before the program counts as stuck, in ms."""
-    return HANG_DAEMONS_MS if any(t.daemon and not _is_go_between(t) for t in threading.enumerate()) else HANG_MS
-
-
-def _is_go_between(thread: threading.Thread) -> bool:
-    """Whether a thread only passes items between a pool or queue and its processes; it works only when they do."""
-    return str(getattr(getattr(thread, "_target", None), "__module__", "")).startswith("multiprocessing.")
 
 
 class OrderGate:
@@ -117,6 +105,7 @@ class OrderGate:
         self._listeners: list[Callable[[], None]] = []
         self.census = ThreadCensus(self._condition, self._state_working, gate=self)
         self.greenlets = Greenlets(self)
+        self.sent = SentSignals(self, finished)
         self._moves = 0
         self._delivering = 0
         self._is_open = False
@@ -152,6 +141,7 @@ class OrderGate:
             listeners = list(self._listeners) if self._listeners else ()
         for listener in listeners:
             listener()
+        self.sent.look()
 
     def cover(self, calls: Iterable[CallRecord]) -> None:
         """Mark calls inside a served call as gone out, for the other processes of the run."""
@@ -190,6 +180,7 @@ class OrderGate:
         """Take over the completions of a longer recording after this clock, in a newly forked process."""
         for name in _OF_RECORDING:
             setattr(self, name, getattr(longer, name))
+        self.sent.extend(longer.sent)
         self._pid, self._head, self._gone = posix.getpid(), 0, set()
         is_open, stalled = self._is_open, self.stalled
         self.restart(clock + 1)
@@ -204,6 +195,10 @@ class OrderGate:
             elif not is_covered(seq) and (shared is None or not shared.is_gone(clock)):
                 return
             self._head += 1
+
+    def is_covered(self, seq: int) -> bool:
+        """Whether a recorded call lies inside a served call."""
+        return self._is_covered(seq)
 
     def is_turn(self, clock: int) -> bool:
         """Whether everything before this completion has gone out."""
@@ -272,6 +267,7 @@ class OrderGate:
         self._condition, self._reacting = TurnCondition(), set()
         self._listeners = []
         self.greenlets = Greenlets(self)
+        self.sent.leave_out()
         self.census = ThreadCensus(self._condition, self._state_working, gate=self, busy=0 if is_worker else 1)
         self._delivering = 0
         self.share(shared)

@@ -227,3 +227,16 @@ class KeptOrder:
         if clock >= 0:
             gate.wait_turn(clock)
             gate.complete(clock)
+
+    # ── signals ─────────────────────────────────────────────────────────────────────────────────────
+    def receive(self, lane: Lane, number: int, find_place: Callable[[], str]) -> None:
+        """If this replay has sent it, let what came after it when recorded go on."""
+        self._gate.sent.arrive(number)
+
+    def expect_signals(self) -> None:
+        """Send the next signal if its turn has come."""
+        self._gate.sent.look()
+
+    def pause(self) -> bool:
+        """Send the signal that ended the pause, at its turn."""
+        return self._gate.sent.send_in_pause()

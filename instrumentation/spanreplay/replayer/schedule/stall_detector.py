@@ -38,9 +38,23 @@ _AT_WORK_MS: Final = 2.0
 """If other threads use more CPU time than this between two looks, they are at work."""
 _LOOKING_MS: Final = 0.5
 """The CPU time that each waiting thread may use for looks within LOOK_MS, if threads have no clock of their own."""
+HANG_MS: Final = 5_000
+"""How long nothing may move, while every thread waits for another, before the program counts as stuck."""
+HANG_DAEMONS_MS: Final = 60_000
+"""The same if there are daemon threads: whether they work is unknown."""
 _TASKS: Final = "/proc/self/task"
 _CLOCK_OF_THREAD: Final = 6
 """Linux's CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED; with the complement of a thread id, that thread's CPU clock."""
+
+
+def hang_ms() -> int:
+    """How long the main thread may wait before the program counts as stuck, in ms."""
+    return HANG_DAEMONS_MS if any(t.daemon and not _is_go_between(t) for t in threading.enumerate()) else HANG_MS
+
+
+def _is_go_between(thread: threading.Thread) -> bool:
+    """Whether a thread only passes items between a pool or queue and its processes; it works only when they do."""
+    return str(getattr(getattr(thread, "_target", None), "__module__", "")).startswith("multiprocessing.")
 
 
 class _Work:

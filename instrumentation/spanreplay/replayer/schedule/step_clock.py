@@ -84,10 +84,12 @@ class StepClock(LoopClock):
         self._loop._selector.select = self._select
         self._queue.director = self
         self._gate.add_listener(self._wake)
+        self._gate.sent.enter(self)
 
     def release(self) -> None:
         """The loop has stopped: give it its own clock back."""
         self.is_attached = self.is_attached_as_running = False
+        self._gate.sent.leave(self)
         self._gate.remove_listener(self._wake)
         self._queue.director = None
         if self._paused >= 0:
@@ -266,6 +268,7 @@ class StepClock(LoopClock):
 
     # ── the loop's idle moments ─────────────────────────────────────────────────────────────────────
     def _select(self, timeout: float | None = None) -> Any:
+        self._gate.sent.raise_left()
         if self._gate.is_live:
             return self._select_live(timeout)
         self._queue.next_turn()

@@ -17,8 +17,7 @@ import heapq
 from collections.abc import Callable
 from typing import Any, Final
 
-from spanreplay.replayer.schedule.gate import hang_ms
-from spanreplay.replayer.schedule.stall_detector import STALL_BUSY_MS, STALL_MS, Reaction
+from spanreplay.replayer.schedule.stall_detector import STALL_BUSY_MS, STALL_MS, Reaction, hang_ms
 from spanreplay.replayer.schedule.worker_watch import relieve
 from spanreplay.runtime.order.order import Order
 

@@ -59,6 +59,7 @@ def wait_turn(crossing: Crossing, part: int = WHOLE) -> None:
     clock, gate = _clock(recorded, part), crossing.answers.gate
     if recorded.outcome == _CANCELLED and (part == WHOLE or clock < 0) and (hub := running_hub()) is not None:
         _wait_for_throw(crossing, recorded, hub)
+    gate.sent.send_in(recorded, clock)
     if running_loop() is None:
         gate.wait_turn(clock)
         if part == WHOLE and armed()[0]:
@@ -107,6 +108,7 @@ async def await_clock(crossing: Crossing, clock: int, ms: int | None = None) -> 
             seconds = (recorded.end_ns - recorded.start_ns) / 1e9 if ms is None else ms / 1e3
             with inside_call(crossing):
                 await loop_clock.wait_turn(clock, max(0.0, seconds - loop_clock.since(crossing)))
+        gate.sent.send_in(recorded, clock)
     finally:
         complete(gate, clock)
 

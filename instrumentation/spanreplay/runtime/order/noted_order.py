@@ -15,6 +15,7 @@ from spanreplay.runtime.order.lock_order import LockOrder, note_taken
 from spanreplay.runtime.order.loops import BEGUN, LoopBook
 from spanreplay.runtime.order.noted_timers import HandedOver, NotedTimer
 from spanreplay.runtime.order.run_order import Deadline
+from spanreplay.runtime.order.signal_names import name_signal
 from spanreplay.runtime.order.steps import Outer
 from spanreplay.runtime.order.wait_ends import ATTEMPT, FAILED, Timed, name_attempt, split, to_bits, unwatched
 
@@ -239,6 +240,18 @@ class NotedOrder:
     def go_on(self, name: str) -> None:
         """Note where the thread goes on."""
         guard.guarded("noting a return", self._run.end_timer, name, True)
+
+    # ── signals ─────────────────────────────────────────────────────────────────────────────────────
+    def receive(self, lane: Lane, number: int, find_place: Callable[[], str]) -> None:
+        """Note where the signal came."""
+        self._note(name_signal(lane, number, find_place()))
+
+    def expect_signals(self) -> None:
+        """No-op: others send them."""
+
+    def pause(self) -> bool:
+        """False: nobody knows when a signal will come."""
+        return False
 
     def _note(self, name: str, *, is_sleep: bool = False) -> None:
         if not self._run.is_ended:

@@ -127,6 +127,37 @@ class Greenlets(Protocol):
         """Switch to the hub until an exception is thrown into the running greenlet; return if none is."""
 
 
+class Sent(Protocol):
+    """The recorded signals that a replay still has to send to its main thread."""
+
+    def look(self) -> None:
+        """Send the next signal, or have it sent at its place, if it is its turn."""
+
+    def send_in(self, recorded: CallRecord, clock: int) -> None:
+        """Send the signals that came during a call, before its completion at this clock."""
+
+    def begin(self, recorded: CallRecord | None) -> None:
+        """A call has begun that is answered by this one."""
+
+    def send_late(self) -> None:
+        """Send a signal that is due before the next call of the main thread."""
+
+    def send_in_pause(self) -> bool:
+        """Send the signal that ended a pause; False if none did."""
+
+    def enter(self, clock: LoopClock) -> None:
+        """An event loop begins to run in the calling thread."""
+
+    def leave(self, clock: LoopClock) -> None:
+        """An event loop has stopped."""
+
+    def raise_left(self) -> None:
+        """Called where an event loop looks for events. Raises: what a handler raised there."""
+
+    def arrive(self, number: int) -> None:
+        """A signal has reached its handler."""
+
+
 class Order(Protocol):
     """Decides when a recorded result goes out. Thread-safe."""
 
@@ -148,6 +179,9 @@ class Order(Protocol):
 
     def go_live(self) -> None:
         """End all ordering and virtual time: nothing that happens from now on was recorded."""
+
+    def is_covered(self, seq: int) -> bool:
+        """Whether a recorded call lies inside a served call."""
 
     def is_turn(self, clock: int) -> bool:
         """Whether everything before this completion has gone out."""
@@ -260,6 +294,10 @@ class Order(Protocol):
     @property
     def greenlets(self) -> Greenlets:
         """The greenlets that wait for their turn."""
+
+    @property
+    def sent(self) -> Sent:
+        """The signals that are still to be sent."""
 
     @property
     def skipped(self) -> list[int]:

@@ -156,3 +156,13 @@ class RunOrder(Protocol):
 
     def go_on(self, name: str) -> None:
         """A thread goes on with an answer that several threads may have waited for."""
+
+    # ── signals ─────────────────────────────────────────────────────────────────────────────────────
+    def receive(self, lane: Lane, number: int, find_place: Callable[[], str]) -> None:
+        """A signal has reached a handler of the program, in this lane; `find_place` names the place."""
+
+    def expect_signals(self) -> None:
+        """The program has set a handler."""
+
+    def pause(self) -> bool:
+        """Wait for the signal that ended a `signal.pause`, and return True; False if the system has to wait."""

@@ -97,14 +97,14 @@ wait_state: Final = _Inner()
 class _within:  # noqa: N801 -- reads as a statement
     """A block in which a mark of the calling thread is set; not a generator, which takes longer than most waits."""
 
-    __slots__ = ("_before", "_mark")
+    __slots__ = ("_before", "_is_so", "_mark")
 
-    def __init__(self, mark: str) -> None:
-        self._mark = mark
+    def __init__(self, mark: str, *, is_so: bool = True) -> None:
+        self._mark, self._is_so = mark, is_so
 
     def __enter__(self) -> None:
         self._before = getattr(wait_state, self._mark)
-        setattr(wait_state, self._mark, True)
+        setattr(wait_state, self._mark, self._is_so)
 
     def __exit__(self, *exc_info: object) -> None:
         setattr(wait_state, self._mark, self._before)
@@ -123,6 +123,11 @@ def name_meeting(lane: Lane) -> str:
 def unwatched() -> AbstractContextManager[None]:
     """A block in which waits of the calling thread are not the agent's, or are noted already."""
     return _within("is_known")
+
+
+def watched() -> AbstractContextManager[None]:
+    """A block that interrupts the calling thread, and in which its waits are the agent's."""
+    return _within("is_known", is_so=False)
 
 
 def asked() -> AbstractContextManager[None]:

@@ -47,6 +47,8 @@ class OutputCapture:
         self._buffer: Any = None
         self._stdout: Any = None
         self._real: Any = None
+        self.characters = 0
+        """How many characters were written to `sys.stdout`."""
         self._held_by: LockOrder | None = None
         """The lock acquisition order in which texts may wait for their turn."""
 
@@ -89,6 +91,7 @@ class OutputCapture:
     def write(self, text: str, times: int = 1) -> Any:
         """`sys.stdout.write`; in a replay, on this thread's turn. It stands for `times` recorded writes."""
         real = self._real if self._real is not None else sys.stdout.write
+        self.characters += len(text)
         run = active_run()
         if run is None:
             return real(text)
