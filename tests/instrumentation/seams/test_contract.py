@@ -32,6 +32,7 @@ WITHOUT_CASE: Final = {
     "returns": "it records no calls (end_to_end/test_returns.py)",
     "gevent": "it records no calls (end_to_end/test_gevent.py)",
     "blockbuster": "it records no calls (end_to_end/test_units_background.py)",
+    "waited-signals": "it waits for a signal to the whole process (end_to_end/test_received_signals.py)",
     "stdin": "it needs a process with an input of its own (test_stdin.py)",
     "leaks": "it records nothing, and notes what others do not record (test_leaks.py)",
     "native-clients": "it records nothing, and denies what native clients ask (end_to_end/test_native_clients.py)",
