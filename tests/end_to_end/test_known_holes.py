@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import Final
 
 import pytest
 
 from support.replaying import Workplace
+from support.tcp_server import answering
 
 AGENT: Final = """
 import ctypes, os, socket
@@ -53,6 +55,49 @@ if __name__ == "__main__":
             list(pool.map(work, [shared] * 4, range(4)))
         print(sorted(shared.items()))
 """
+IN_A_THREAD: Final = """
+import socket, sys, threading, time
+import spanreplay
+
+@spanreplay.boundary("tool", name="quote", effect="read")
+def quote(amount):
+    return amount * 2
+
+found = []
+
+def dial():
+    with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as connection:
+        found.append(connection.recv(100))
+
+thread = threading.Thread(target=dial)
+thread.start()
+thread.join()
+print(quote(len(found)))
+"""
+READS_AFTERWARDS: Final = """
+import socket, sys, time
+import spanreplay
+
+@spanreplay.boundary("tool", name="quote", effect="read")
+def quote(amount):
+    return amount * 2
+
+with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as connection:
+    print(connection.recv(100), time.time(), time.time())
+print(quote(1))
+"""
+
+
+@pytest.mark.parametrize("program", [IN_A_THREAD, READS_AFTERWARDS], ids=["in a thread", "reads afterwards"])
+def test_p12_what_follows_a_denied_connection_is_no_divergence(program: str, workplace: Workplace) -> None:
+    """A program that goes on without the data, or no longer reads the clock, has not changed: the recording ends."""
+    agent = workplace.write("agent.py", program)
+    with answering(b"7", reads=False) as (port, asked):
+        workplace.record(agent, str(port))
+        replayed = workplace.replay(agent, str(port))
+    assert len(asked) == 1
+    assert (replayed.status, replayed.verdict["verdict"]) == (4, "incomplete"), replayed.stderr
+    assert f"opened a socket to 127.0.0.1:{port}" in replayed.verdict["reasons"][0]
 
 
 @pytest.mark.parametrize("way", EFFECTS)
@@ -68,6 +113,18 @@ def test_p12_a_hole_that_the_recording_names_is_no_divergence(way: str, workplac
     assert [found["kind"] for found in replayed.verdict["divergences"]] == ["effect_blocked"]
     assert replayed.verdict["counts"]["missing"] == 0
     assert set(holes) <= set(replayed.verdict["reasons"])
+
+
+def test_p12_a_replay_that_stops_where_nothing_was_recorded_is_not_identical(workplace: Workplace) -> None:
+    """Also if the recording has no gaps: a program that only now reads a named pipe is stopped there."""
+    agent = workplace.write("agent.py", AGENT.replace("EFFECT", ""))
+    os.mkfifo(workplace.path / "pipe")
+    workplace.record(agent)
+    assert workplace.recording().completeness().is_complete
+    workplace.write("agent.py", AGENT.replace("EFFECT", "print(open('pipe').read())"))
+    replayed = workplace.replay(agent)
+    assert (replayed.status, replayed.verdict["verdict"]) == (4, "incomplete"), replayed.stderr
+    assert "what came through the named pipe" in replayed.verdict["reasons"][0]
 
 
 def test_p12_an_effect_that_the_run_did_not_have_has_diverged(workplace: Workplace) -> None:

@@ -16,8 +16,8 @@ __all__ = ["excuse", "find_doubt", "has_ended_at_a_hole", "stop_at_hole"]
 
 _BLOCKED: Final = "effect_blocked"
 _STALL: Final = "order_stall"
-_SOCKET: Final = "socket"
-_EFFECTS: Final = frozenset({_SOCKET, "process", "native"})
+_SOCKETS: Final = frozenset({"socket", "connection"})
+_EFFECTS: Final = frozenset({*_SOCKETS, "process", "native"})
 """Kinds of leaks that every replay denies. Reads are denied only on request: those are divergences."""
 
 
@@ -32,7 +32,7 @@ def has_ended_at_a_hole(session: Session) -> bool:
     found = [each for each in session.divergences if each.kind != _STALL]  # stalls wait for what ended there
     if not holes or not (found or session.sockets_denied):
         return False
-    if session.sockets_denied and not any(row.get("kind") == _SOCKET for row in holes):
+    if session.sockets_denied and not any(row.get("kind") in _SOCKETS for row in holes):
         return False
     places = {row.get("code") for row in holes}
     return all(each.kind == _BLOCKED and each.code in places for each in found)
@@ -63,10 +63,17 @@ def find_doubt(session: Session, divergences: Sequence[Divergence], *, has_chang
     lanes = {each.lane for each in found}
     for row in (*_list_rows(session, "leaks"), *_list_rows(session, "background_reads")):
         seq = row.get("seq")
-        may_reach = {row["lane"]} == lanes if "lane" in row else row.get("kind") not in _EFFECTS
+        may_reach = {row["lane"]} == lanes if "lane" in row else _goes_on_without(session, row)
         if may_reach and isinstance(seq, int) and (not first or seq < first):
             return f"{row.get('said')}; only what follows differs, and nothing else has changed"
     return ""
+
+
+def _goes_on_without(session: Session, row: dict[str, Any]) -> bool:
+    """Whether a program may go on after what a row describes: it was not denied, or only a thread of it ended there."""
+    if row.get("kind") in _SOCKETS:
+        return bool(row.get("is_hole") and session.sockets_denied)
+    return row.get("kind") not in _EFFECTS
 
 
 def stop_at_hole(session: Session) -> None:

@@ -101,7 +101,7 @@ def build_verdict(
         "divergences_total": max(session.findings.divergences_total, len(divergences)),
         **({"ignored_diffs": [i.to_json() for i in session.findings.ignored]} if session.findings.ignored else {}),
         "reasons": _find_reasons(session, missing),
-        **({"stopped": session.stopped} if session.stopped else {}),
+        **({"stopped": stopped} if (stopped := _find_stopped(session)) else {}),
         **({"suspended": dict(run.suspended)} if run.suspended else {}),
         "error": session.internal_error,
         **outputs,
@@ -255,7 +255,7 @@ def _order_moves(session: Session) -> list[Divergence]:
 
 def _find_reasons(session: Session, missing: list[CallRecord]) -> list[str]:
     """Return why the verdict is not `identical` although nothing differs."""
-    found = (session.tampering, session.stopped, *session.completeness.reasons, _left(session, missing))
+    found = (session.tampering, _find_stopped(session), *session.completeness.reasons, _left(session, missing))
     return [reason for reason in found if reason]
 
 
@@ -302,7 +302,13 @@ def _decide(session: Session, divergences: list[Divergence]) -> str:
         return INCOMPLETE if session.stopped else RESUMED
     if divergences and not session.findings.doubt and not has_ended_at_a_hole(session):
         return DIVERGED
-    return IDENTICAL if session.completeness.is_complete and not session.stopped else INCOMPLETE
+    return IDENTICAL if session.completeness.is_complete and not _find_stopped(session) else INCOMPLETE
+
+
+def _find_stopped(session: Session) -> str:
+    """Return why the replay ended early; '' if it did not, or at a gap of the recording, which lists its gaps."""
+    is_at_hole = session.has_reached_frontier and session.completeness.is_complete
+    return session.stopped or (session.hole if is_at_hole else "")
 
 
 def _in_recorded_words(session: Session, run: Run, recorded: Any) -> Callable[[str], str]:

@@ -17,6 +17,7 @@ from spanreplay.model import ids
 from spanreplay.model.lane_names import is_earlier
 from spanreplay.model.own_threads import make_lock
 from spanreplay.replayer.divergence import Divergence
+from spanreplay.replayer.known_holes import has_ended_at_a_hole
 from spanreplay.runtime.reads import SOURCES, Draw, Source, collect, left_of
 
 if TYPE_CHECKING:
@@ -199,7 +200,7 @@ class ReadFeed:
     def settle(self) -> None:
         """Note the recorded reads that were not repeated; call once, after the agent has ended."""
         session = self._session
-        if session.is_stopped or session.has_reached_frontier:
+        if session.is_stopped or session.has_reached_frontier or has_ended_at_a_hole(session):
             return
         for (lane, name), queue in sorted(self._queues.items()):
             source = SOURCES.get(name)

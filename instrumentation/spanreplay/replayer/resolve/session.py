@@ -89,7 +89,7 @@ class Session:
         self.extent: Extent | None = None  # of a unit
         self.guard: Guard | None = None
         """Whether the kernel guards the files; None if the replay is only a part of its process."""
-        self.internal_error = self.stopped = ""
+        self.internal_error = self.stopped = self.hole = ""
         """The first internal error; and why the replay ended before its recording, if the user ended it."""
         self.gate = read_gate(recording, self.index.covered)
         self.gate.on_stall = self.stall_for_ever
@@ -464,6 +464,7 @@ class Session:
         """Note that the replay has reached something that was never recorded: it can't continue."""
         with self._lock:
             self.has_reached_frontier = self.is_stopped = True
+            self.hole = message
         return ReplayMiss(message)
 
     def broken(self, message: str) -> ReplayMiss:
