@@ -48,6 +48,19 @@ print(socket.create_connection(("127.0.0.1", port)).recv(100).decode())
 print(native.ask(port))
 thread.join()
 """
+SENDS: Final = """
+import sys
+import native
+import spanreplay
+
+@spanreplay.boundary("tool", name="ask", effect="read")
+def ask(question):
+    return f"answer to {question}"
+
+send = native.dial(int(sys.argv[1]))
+print(ask("hello"))
+send(b"one order")
+"""
 
 
 @pytest.fixture
@@ -73,6 +86,25 @@ def test_n14_a_replay_makes_no_connection_of_native_code(
     assert "Permission denied" in replayed.stderr
     assert replayed.verdict["sandbox"]["network"] == "kernel"
     assert "SPANREPLAY_SANDBOX=python" in replayed.verdict["divergences"][0]["hint"]
+
+
+@needs_offline
+@pytest.mark.parametrize("is_changed", [False, True], ids=["as recorded", "another order"])
+def test_n14_a_connection_of_native_code_makes_a_run_incomplete(tmp_path: Path, is_changed: bool) -> None:
+    """Nobody sees what goes through it: a replay that can't compare that is never identical."""
+    place = Workplace(tmp_path, {"PYTHONPATH": install_library(tmp_path)})
+    agent = place.write("agent.py", SENDS)
+    with answering(b"", reads=True) as (port, asked):
+        place.record(agent, str(port))
+        (reason,) = place.recording().completeness().reasons
+        assert reason == f"native code connected to 127.0.0.1:{port}, which is not recorded"
+        if is_changed:
+            place.write("agent.py", SENDS.replace("one", "two"))
+        replayed = place.replay(agent, str(port))
+        assert (replayed.status, replayed.verdict["verdict"]) == (4, "incomplete"), replayed.stderr
+        assert reason in replayed.verdict["reasons"]
+        assert replayed.verdict["divergences"] == []
+    assert asked == [b"one order"]
 
 
 @needs_offline

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import socketserver
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,4 +29,26 @@ def answering(text: bytes, *, reads: bool) -> Iterator[tuple[int, list[bytes]]]:
         thread.start()
         yield server.getsockname()[1], asked
         server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+@contextmanager
+def keeping() -> Iterator[tuple[int, list[bytes]]]:
+    """Serve a server that answers each line of a connection with its number; yield the port and the lines."""
+    lines: list[bytes] = []
+
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            for line in self.rfile:
+                lines.append(line)
+                self.wfile.write(b"%d\n" % len(lines))
+
+    class Server(socketserver.ThreadingTCPServer):
+        daemon_threads = True
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield server.server_address[1], lines
+        server.shutdown()
         thread.join()

@@ -267,12 +267,14 @@ MACHINE: Final[tuple[Seam, ...]] = (
     Seam(
         "leaks",
         "python",
-        ("socket", "os", "time", "ctypes", "_posixsubprocess"),
+        ("socket", "ssl", "os", "time", "ctypes", "_posixsubprocess"),
         "spanreplay.seams.machine.outside.watch",
         "no calls; notes I/O outside of every boundary, by call site: also what is read from devices, terminals, named "
-        "pipes, `/proc` and file events (inotify)",
+        "pipes, `/proc` and file events (inotify), connections that an earlier unit opened, and on Linux open TCP "
+        "connections of native code",
         lanes="none: its place is a line of code",
-        omits="sockets that C code opens for itself; file events that native code watches between two calls; "
+        omits="file events that native code watches, and connections that it opens and closes, between two calls; "
+        "native connections beside gevent, grpc, psycopg, uvloop or a reporting tool with native code; "
         "`SPANREPLAY_AUDIT=full` sees more",
     ),
     Seam(

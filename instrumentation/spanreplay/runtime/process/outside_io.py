@@ -22,6 +22,8 @@ _HARMLESS: Final = frozenset({"platform", "ctypes/util", "uuid", "sysconfig", "_
 
 SAID: Final = {
     "socket": "opened a socket to {detail} outside of every boundary",
+    "connection": "used a connection to {detail} that is not recorded",
+    "native connection": "connected to {detail}, which is not recorded",
     "process": "started {detail} outside of every boundary ({what})",
     "file": "read {detail} in a way that is not recorded ({what})",
     "clock": "read the clock with {what}, which is not recorded",

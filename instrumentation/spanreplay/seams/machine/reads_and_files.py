@@ -103,8 +103,10 @@ def _attach_leaks(run: Run) -> None:
     is_examined = bool(config.read_variable("SPANREPLAY_DOCTOR"))
     if how == "off":
         return
+    from spanreplay.seams.machine.outside import native_connections
     from spanreplay.seams.machine.outside.leaks import Leaks
 
+    native_connections.set_baseline()
     run.leaks = Leaks(run)
     if how == "full" or is_examined:
         from spanreplay.seams.machine.outside import audit

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import _socket
 import ctypes
 import os
+import socket
 from collections.abc import Iterator
 
 import pytest
 
-from spanreplay.seams.machine.outside import devices, leaks
+from spanreplay.seams.machine.outside import devices, leaks, native_connections
 
 
 @pytest.fixture
@@ -51,7 +53,7 @@ def test_p8_a_look_that_takes_long_counts_for_long(monkeypatch: pytest.MonkeyPat
     watch = leaks._Watch()
     while now < 10_000_000_000:
         now += 1_000_000
-        assert watch.find(is_first=looked % 2 == 0) == "inotify"
+        assert watch.find(is_first=looked % 2 == 0)[0] == "inotify"
     assert 20 <= looked <= 10_000_000_000 // (2_000_000 * leaks.LOOK_SHARE) + 1
 
 
@@ -61,6 +63,45 @@ def test_n14_each_run_looks_for_itself_where_that_takes_no_time(monkeypatch: pyt
     monkeypatch.setattr(leaks, "watches_files", lambda: found.pop(0))
     monkeypatch.setattr("spanreplay.model.ids.monotonic_ns", lambda: 1)
     watch = leaks._Watch()
-    assert watch.find(is_first=True) == ""
-    assert watch.find(is_first=False) == ""
-    assert watch.find(is_first=True) == "inotify"
+    assert watch.find(is_first=True)[0] == ""
+    assert watch.find(is_first=False)[0] == ""
+    assert watch.find(is_first=True)[0] == "inotify"
+
+
+def test_n14_connections_of_native_code_are_told_from_pythons(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only open TCP connections that neither Python code made nor a server of this process accepted."""
+    monkeypatch.setattr(native_connections, "_settled", set())
+    monkeypatch.setattr(native_connections, "_is_covered", lambda: False)
+    native_connections.set_baseline()
+    with socket.create_server(("127.0.0.1", 0)) as outside, socket.create_server(("127.0.0.1", 0)) as own:
+        for each in (outside, own):
+            native_connections.note_python(each)
+        port, descriptors = outside.getsockname()[1], []
+        for server in (outside, own):
+            asking = _socket.socket()  # past the patched class, like native code
+            asking.connect(server.getsockname())
+            descriptors.append(asking)
+        native_connections._listening.add(own.getsockname()[1])
+        accepted = own.accept()[0]
+        assert native_connections.find_native() == [f"127.0.0.1:{port}"]
+        assert native_connections.find_native() == [f"127.0.0.1:{port}"]
+        assert descriptors[0].gettimeout() is None
+        accepted.close()
+        for asking in descriptors:
+            asking.close()
+        assert native_connections.find_native() == []
+
+
+def test_n14_a_look_leaves_descriptors_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a default timeout, Python would make another's socket non-blocking: then nobody looks."""
+    monkeypatch.setattr(native_connections, "_settled", set())
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as asking:
+        asking.connect(server.getsockname())
+        socket.setdefaulttimeout(5)
+        try:
+            assert native_connections.find_native() == []
+        finally:
+            socket.setdefaulttimeout(None)
+        native_connections.find_native()
+        assert os.get_blocking(asking.fileno())
+        assert asking.getpeername() == server.getsockname()

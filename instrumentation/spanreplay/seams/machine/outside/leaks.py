@@ -26,10 +26,12 @@ from spanreplay.runtime.process.own_ports import serves
 from spanreplay.runtime.processes import starting
 from spanreplay.runtime.run import active_run
 from spanreplay.seams.machine.outside.devices import watches_files
+from spanreplay.seams.machine.outside.native_connections import find_native
 
 if TYPE_CHECKING:
     from spanreplay.runtime.run import Run
 
+NATIVE: Final = "native connection"
 LEAKS_MAX: Final = 200
 LANES_MAX: Final = 50
 DETAIL_CHARACTERS_MAX: Final = 200
@@ -40,21 +42,25 @@ LOOK_SHARE: Final = 200
 
 
 class _Watch:
-    """Through what this process watches files, as last seen; for all of its runs. Races only cost another look."""
+    """Open descriptors that no patch sees, as last looked at; for all runs. Races only cost another look.
+
+    Through what this process watches files, and where its native code is connected to.
+    """
 
     def __init__(self) -> None:
         self._through = ""
+        self._peers: list[str] = []
         self._until_ns = self._took_ns = 0
 
-    def find(self, *, is_first: bool) -> str:
+    def find(self, *, is_first: bool) -> tuple[str, list[str]]:
         """Return what was seen, after looking again if it is time, or if it is a run's first look and takes no time."""
         now = ids.monotonic_ns()
         if now >= self._until_ns or (is_first and self._took_ns * LOOK_SHARE <= LOOK_EVERY_NS):
             self._until_ns = now + LOOK_EVERY_NS  # other threads don't look meanwhile
-            self._through = watches_files()
+            self._through, self._peers = watches_files(), find_native()
             self._took_ns = ids.monotonic_ns() - now
             self._until_ns = now + max(LOOK_EVERY_NS, self._took_ns * LOOK_SHARE)
-        return self._through
+        return self._through, self._peers
 
 
 _watch: Final = _Watch()
@@ -75,7 +81,7 @@ class Leak:
 
     def say(self) -> str:
         """Describe the leak in one sentence without a full stop."""
-        place = self.code or "a library's own thread"
+        place = self.code or ("native code" if self.kind == NATIVE else "a library's own thread")
         return f"{place} {SAID[self.kind].format(detail=self.detail, what=self.what)}"
 
 
@@ -88,6 +94,7 @@ class Leaks:
         self._lock = make_lock()
         self._seq = 0
         self._sees_watch = self._has_looked = False
+        self._peers: set[str] = set()
         self._background: dict[str, dict[str, Any]] = {}
 
     def note_background(self, library: str) -> None:
@@ -101,20 +108,23 @@ class Leaks:
                 self._background[lane] = {"lane": lane, "said": said, "seq": self._seq}
 
     def look(self, seq: int) -> None:
-        """Note that a call begins: whether native code or a background thread watches files, and the call's number.
+        """Note that a call begins: its number, whether anything watches files, and connections of native code.
 
         In a server, a watcher may only be there to load changed code: then it makes no hole.
         """
-        if not self._sees_watch:
-            guard.guarded("open descriptors", self._look_for_watch)
+        guard.guarded("open descriptors", self._look_at_descriptors)
         self._seq = seq
 
-    def _look_for_watch(self) -> None:
-        through = _watch.find(is_first=not self._has_looked)
+    def _look_at_descriptors(self) -> None:
+        through, peers = _watch.find(is_first=not self._has_looked)
         self._has_looked = True
-        self._sees_watch = bool(through)
-        if through:
+        if through and not self._sees_watch:
+            self._sees_watch = True
             self.add("events", through, through, "", is_hole=not (serves() or IN_UNIT.get()))
+        for peer in peers:
+            if peer not in self._peers:
+                self._peers.add(peer)
+                self.add(NATIVE, "native code", peer, "", is_hole=True)
 
     def add(self, kind: str, what: str, detail: str, code: str, *, is_hole: bool) -> None:
         """Note one leak; `detail` is redacted here, and is only a name."""
@@ -139,6 +149,7 @@ class Leaks:
 
     def for_manifest(self) -> dict[str, Any]:
         """Return the members of the manifest."""
+        guard.guarded("open descriptors", self._look_at_descriptors)
         rows, background = self.describe(), list(self._background.values())
         return {**({"leaks": rows} if rows else {}), **({"background_reads": background} if background else {})}
 
@@ -153,12 +164,13 @@ def leaking_run() -> Run | None:
     return run
 
 
-def note(kind: str, what: str, detail: str, *, is_hole: bool = True) -> None:
-    """Note I/O of the running code, if it is a leak; the caller is a patched function or an audit listener."""
+def note(kind: str, what: str, detail: str, *, is_hole: bool = True) -> bool:
+    """Note I/O of the running code and return whether it is a leak; called by patches and audit listeners."""
     run = leaking_run()
     if run is None or run.leaks is None:
-        return
+        return False
     frame = sys._getframe(1)
     if is_telemetry_stack(frame) or (kind == "process" and is_harmless_spawn(frame)):
-        return
+        return False
     run.leaks.add(kind, what, detail, ids.find_caller(2), is_hole=is_hole)
+    return True

@@ -24,7 +24,7 @@ from spanreplay.runtime.process.outside_io import (
     is_known_start,
 )
 from spanreplay.runtime.process.own_ports import connects_to_own
-from spanreplay.seams.machine.outside import device_reads, leaks
+from spanreplay.seams.machine.outside import connections, device_reads, leaks, native_connections
 from spanreplay.seams.machine.sockets.socket_askers import is_stream
 
 _getframe: Final = sys._getframe
@@ -98,16 +98,18 @@ POINTS: Final = (
 
 
 def _watch(patches: Patches, owner: Any, name: str, point: Point) -> None:
-    real = getattr(owner, name)
+    real, is_connect = getattr(owner, name), point.kind == "socket"
 
     def see(frame: Any, args: tuple[Any, ...]) -> None:
+        if is_connect:
+            native_connections.note_python(args[0])
         if leaks.leaking_run() is None or (point.of_agent_only and not is_agent(frame)):
             return
         if point.is_known is not None and point.is_known(frame):
             return
         detail = point.describe(args)
-        if detail:
-            leaks.note(point.kind, f"{point.module}.{name}", detail)
+        if detail and leaks.note(point.kind, f"{point.module}.{name}", detail) and is_connect:
+            connections.note_leaking(*args[:2])
 
     if isinstance(owner, type):
 
@@ -130,6 +132,8 @@ def install(module: Any, patches: Patches) -> None:
     """Watch the functions of one module."""
     if module is os:
         device_reads.install(module, patches)
+    if module.__name__ == "ssl":
+        connections.watch_tls(module, patches)
     for point in POINTS:
         if point.module != module.__name__:
             continue

@@ -25,7 +25,7 @@ from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.process import outside_io
 from spanreplay.runtime.run import Run, active_run
 from spanreplay.seams.machine.effects import effects_run
-from spanreplay.seams.machine.outside import leaks
+from spanreplay.seams.machine.outside import connections, leaks
 from spanreplay.seams.machine.sockets.socket_askers import BARE, BY_AGENT, BY_LIBRARY, type_of, who_asks
 
 DATAGRAMS: Final = "datagrams"
@@ -122,12 +122,14 @@ def _patch_sending(patches: Patches, cls: Any) -> None:
 
     def send(self: Any, data: Any, flags: int = 0, /) -> Any:
         if type_of(self) not in BARE:
+            connections.see_sent(self)
             return real_send(self, data, flags)
         sent, frame = bytes(data), _getframe(1)
         return _send(self, frame, "send", sent, None, {"flags": flags}, lambda: real_send(self, sent, flags))
 
     def sendall(self: Any, data: Any, flags: int = 0, /) -> Any:
         if type_of(self) not in BARE:
+            connections.see_sent(self)
             return real_sendall(self, data, flags)
         sent, frame = bytes(data), _getframe(1)
         _send(self, frame, "send", sent, None, {"flags": flags}, lambda: real_send(self, sent, flags))
@@ -142,6 +144,7 @@ def _patch_sending(patches: Patches, cls: Any) -> None:
 
     def sendmsg(self: Any, buffers: Any, ancdata: Any = (), flags: int = 0, address: Any = None, /) -> Any:
         if type_of(self) not in BARE:
+            connections.see_sent(self)
             return real_sendmsg(self, buffers, ancdata, flags, address)
         sent, ancillary, frame = _join(buffers), [(a, b, bytes(c)) for a, b, c in ancdata], _getframe(1)
         given = {"flags": flags, "ancdata": ancillary}

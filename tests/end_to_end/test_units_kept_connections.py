@@ -1,0 +1,75 @@
+"""A connection that requests share, opened outside every boundary: every request that uses it says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import httpx
+import pytest
+
+from support.provider import Provider
+from support.replaying import TIMEOUT_S
+from support.tcp_server import keeping
+from support.units import ASKING, COMMAND, FLASK, path_of, prepare, serve
+
+ASYNC: Final = f"""{ASKING}
+import asyncio, os
+from fastapi import FastAPI
+
+app, kept = FastAPI(), []
+
+@app.get("/count/{{text}}")
+async def count(text: str):
+    if not kept:
+        kept.append(await asyncio.open_connection("127.0.0.1", int(os.environ["PORT"])))
+    reader, writer = kept[0]
+    writer.write(f"{{text}}\\n".encode())
+    return {{"said": await ask((await asyncio.wait_for(reader.readline(), 600)).decode())}}
+
+@app.get("/other/{{text}}")
+async def other(text: str):
+    return {{"said": await ask(text)}}
+"""
+IN_THREADS: Final = f"""{FLASK}
+import os, socket
+
+kept = []
+
+@app.get("/count/<text>")
+def count(text):
+    if not kept:
+        kept.append(socket.create_connection(("127.0.0.1", int(os.environ["PORT"]))))
+    kept[0].sendall(f"{{text}}\\n".encode())
+    return {{"said": ask(kept[0].makefile().readline())}}
+
+@app.get("/other/<text>")
+def other(text):
+    return {{"said": ask(text)}}
+"""
+SERVERS: Final = {
+    "uvicorn": (ASYNC, (*COMMAND, "--loop", "asyncio"), "--port {port}"),
+    "waitress": (IN_THREADS, ("-m", "waitress"), "--listen 127.0.0.1:{port} app:app"),
+}
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_p4_a_request_that_uses_a_kept_connection_is_incomplete(name: str, provider: Provider, tmp_path: Path) -> None:
+    """Not only the request that opened it; its replay is incomplete too and asks no server."""
+    program, command, at = SERVERS[name]
+    place = prepare(tmp_path, provider, program)
+    with keeping() as (port, lines):
+        with serve(place, command=command, at=at, PORT=str(port)) as server:
+            for path in ("count/a", "other/b", "count/c"):
+                assert httpx.get(f"{server.url}/{path}", timeout=TIMEOUT_S).status_code == 200
+            server.await_ends()
+            server.stop()
+        units = {path_of(unit): unit for unit in server.units()}
+        assert units["/other/b"].completeness().is_complete
+        assert "opened a socket to" in units["/count/a"].completeness().reasons[0]
+        (reason,) = units["/count/c"].completeness().reasons
+        assert reason.endswith(f" count used a connection to 127.0.0.1:{port} that is not recorded")
+        words = (*command, *at.format(port=server.port).split())
+        replayed = place.replay(*words, source=units["/count/c"].run_id, PORT=str(port))
+        assert (replayed.status, replayed.verdict["verdict"]) == (4, "incomplete"), replayed.stderr
+        assert lines == [b"a\n", b"c\n"]
