@@ -31,7 +31,7 @@ from spanreplay.runtime.process.own_ports import asks_own
 from spanreplay.runtime.run import Run, active_run
 from spanreplay.runtime.wire.http_body import Body
 from spanreplay.runtime.wire.http_errors import attach_chains, describe, find_chain, note_chains, rebuild
-from spanreplay.runtime.wire.http_reply import HttpReply, Truncated, decode_reply
+from spanreplay.runtime.wire.http_reply import SWITCHED, TAKEN_OVER, HttpReply, Truncated, decode_reply
 from spanreplay.runtime.wire.http_wire import (
     HttpExchange,
     describe_request,
@@ -158,6 +158,8 @@ class HttpCall:
         """A response has come; there are several if the client follows redirects or authenticates."""
         body = Body(self, reply)
         self._bodies.append(body)
+        if reply.status == SWITCHED and self.crossing is not None:
+            self.crossing.spec.hole = TAKEN_OVER
         if self.crossing is not None and self.crossing.clocks:
             del self.crossing.clocks[1:]  # the bodies of earlier responses are not part of the stream
         else:
@@ -332,6 +334,8 @@ class HttpCall:
         reply = self._pending.popleft()
         if not reply.status:
             raise self.restore_error(reply.error or {})
+        if reply.status == SWITCHED:
+            raise self.taken_over()
         return reply
 
     async def anext_reply(self) -> HttpReply:
@@ -428,6 +432,10 @@ class HttpCall:
     def broken(self, message: str) -> ReplayMiss:
         """The error for our own failure; the replay is not identical any more."""
         return ReplayMiss(message) if self.crossing is None else self.crossing.run.resolver.broken(message)
+
+    def taken_over(self) -> BaseException:
+        """Return the error for a program that goes on to use the connection itself, past its recorded response."""
+        return ReplayMiss(TAKEN_OVER) if self.crossing is None else self.crossing.answers.at_hole(TAKEN_OVER)
 
     def _overrun(self) -> ReplayMiss:
         crossing = self.crossing

@@ -7,7 +7,7 @@ import contextlib
 import json
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any
+from typing import Any, Final
 
 from spanreplay.runtime.wire.aws_events import (
     AwsEvent,
@@ -20,6 +20,10 @@ from spanreplay.runtime.wire.aws_events import (
     to_text,
 )
 from spanreplay.runtime.wire.binary import stored_bytes, unstored_bytes
+
+SWITCHED: Final = 101
+"""The status of a response after which the connection carries another protocol."""
+TAKEN_OVER: Final = "a connection was used for more than an HTTP response, which was not recorded"
 
 
 @dataclass

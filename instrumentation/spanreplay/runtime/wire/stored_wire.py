@@ -27,6 +27,9 @@ class Source(Protocol):
     def stream_over(self, reply: HttpReply) -> None:
         """The body was read to its end, or left."""
 
+    def taken_over(self) -> BaseException:
+        """The exception for a program that uses the connection itself."""
+
 
 class _Wire(io.BytesIO):
     """The bytes on the wire, released chunk by chunk; `source` decides what happens after them."""
@@ -40,6 +43,11 @@ class _Wire(io.BytesIO):
         self._released = 0
         self._reply = reply
         self._source = source
+
+    @property
+    def raw(self) -> Any:
+        """The connection, which is not recorded; some programs go on to use it. Raises: ReplayMiss."""
+        raise self._source.taken_over()
 
     def _release(self, asked: int | None) -> None:
         """Wait for the chunks that a read of this many bytes touches; raise if it goes beyond them."""
