@@ -85,7 +85,7 @@ CHANGES = {
     "asyncio_later": ("ask second", "ask third"),
 }
 LIBRARY = """
-import os, socket, threading
+import asyncio, os, socket, threading
 
 class Client:
     def __init__(self, connects):
@@ -111,6 +111,22 @@ class Client:
         self.sock.send(b"ask")
         self.sock.settimeout(30)
         return self.sock.recv(10)
+
+async def ask_once(seconds):
+    loop = asyncio.get_running_loop()
+    answer = loop.create_future()
+
+    class Protocol(asyncio.DatagramProtocol):
+        def datagram_received(self, data, address):
+            answer.set_result(data)
+
+    address = "127.0.0.1", int(os.environ["PORT"])
+    transport, _ = await loop.create_datagram_endpoint(Protocol, local_addr=("127.0.0.1", 0))
+    transport.sendto(b"ask", address)
+    try:
+        return await asyncio.wait_for(answer, seconds)
+    finally:
+        transport.close()
 """
 REPORTING = """
 import os
@@ -223,3 +239,16 @@ def test_n14_what_a_library_learns_from_a_datagram_is_a_gap(workplace: Workplace
     workplace.record(agent, PORT=server.port)
     (reason,) = workplace.recording().completeness().reasons
     assert reason == f"agent.py:3 <module> opened a socket to 127.0.0.1:{server.port} outside of every boundary"
+
+
+def test_p12_a_library_without_its_answer_has_not_changed(workplace: Workplace, server: Server) -> None:
+    """A replay drops what it sends: that it gets no answer and gives up is due to the gap, not to the program."""
+    program = "import asyncio, counters, sys\nprint(asyncio.run(counters.ask_once(float(sys.argv[1]))))\n"
+    agent = workplace.write("agent.py", f"import subprocess\nsubprocess.run(['true'])\n{program}")
+    recorded = workplace.record(agent, "600", PORT=server.port)
+    assert recorded.stdout
+    sent = list(server.got)
+    replayed = workplace.replay(agent, "600", PORT=server.port)
+    assert (replayed.status, replayed.verdict["verdict"]) == (4, "incomplete"), replayed.stderr
+    assert "outside of every boundary" in replayed.verdict["reasons"][0]
+    assert server.settle() == sent

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from spanreplay.replayer.sandbox.dropped import list_dropped
+
 if TYPE_CHECKING:
     from spanreplay.replayer.divergence import Divergence
     from spanreplay.replayer.resolve.session import Session
@@ -70,9 +72,12 @@ def find_doubt(session: Session, divergences: Sequence[Divergence], *, has_chang
 
 
 def _goes_on_without(session: Session, row: dict[str, Any]) -> bool:
-    """Whether a program may go on after what a row describes: it was not denied, or only a thread of it ended there."""
+    """Whether a program may go on after what a row describes: it was not denied, or only a thread of it ended there.
+
+    A library's datagrams are dropped, and it gets no answer.
+    """
     if row.get("kind") in _SOCKETS:
-        return bool(row.get("is_hole") and session.sockets_denied)
+        return bool(row.get("is_hole") and (session.sockets_denied or list_dropped(session)))
     return row.get("kind") not in _EFFECTS
 
 
