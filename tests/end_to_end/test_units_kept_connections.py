@@ -8,6 +8,7 @@ from typing import Final
 import httpx
 import pytest
 
+from support.certificates import make_certificates
 from support.provider import Provider
 from support.replaying import TIMEOUT_S
 from support.tcp_server import keeping
@@ -47,9 +48,15 @@ def count(text):
 def other(text):
     return {{"said": ask(text)}}
 """
+ENCRYPTED: Final = IN_THREADS.replace("import os, socket", "import os, socket, ssl").replace(
+    'socket.create_connection(("127.0.0.1", int(os.environ["PORT"])))',
+    'ssl.create_default_context(cafile=os.environ["CA"]).wrap_socket('
+    'socket.create_connection(("127.0.0.1", int(os.environ["PORT"]))), server_hostname="localhost")',
+)
 SERVERS: Final = {
     "uvicorn": (ASYNC, (*COMMAND, "--loop", "asyncio"), "--port {port}"),
     "waitress": (IN_THREADS, ("-m", "waitress"), "--listen 127.0.0.1:{port} app:app"),
+    "waitress, encrypted": (ENCRYPTED, ("-m", "waitress"), "--listen 127.0.0.1:{port} app:app"),
 }
 
 
@@ -58,8 +65,11 @@ def test_p4_a_request_that_uses_a_kept_connection_is_incomplete(name: str, provi
     """Not only the request that opened it; its replay is incomplete too and asks no server."""
     program, command, at = SERVERS[name]
     place = prepare(tmp_path, provider, program)
-    with keeping() as (port, lines):
-        with serve(place, command=command, at=at, PORT=str(port)) as server:
+    certificates = make_certificates(tmp_path / "certificates")
+    environ = {"CA": str(certificates.ca)}
+    with keeping(certificates if program is ENCRYPTED else None) as (port, lines):
+        environ["PORT"] = str(port)
+        with serve(place, command=command, at=at, **environ) as server:
             for path in ("count/a", "other/b", "count/c"):
                 assert httpx.get(f"{server.url}/{path}", timeout=TIMEOUT_S).status_code == 200
             server.await_ends()
@@ -70,6 +80,6 @@ def test_p4_a_request_that_uses_a_kept_connection_is_incomplete(name: str, provi
         (reason,) = units["/count/c"].completeness().reasons
         assert reason.endswith(f" count used a connection to 127.0.0.1:{port} that is not recorded")
         words = (*command, *at.format(port=server.port).split())
-        replayed = place.replay(*words, source=units["/count/c"].run_id, PORT=str(port))
+        replayed = place.replay(*words, source=units["/count/c"].run_id, **environ)
         assert (replayed.status, replayed.verdict["verdict"]) == (4, "incomplete"), replayed.stderr
         assert lines == [b"a\n", b"c\n"]

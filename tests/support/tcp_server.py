@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import socket
 import socketserver
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from support.certificates import Certificates
 
 
 @contextmanager
@@ -33,8 +36,8 @@ def answering(text: bytes, *, reads: bool) -> Iterator[tuple[int, list[bytes]]]:
 
 
 @contextmanager
-def keeping() -> Iterator[tuple[int, list[bytes]]]:
-    """Serve a server that answers each line of a connection with its number; yield the port and the lines."""
+def keeping(certificates: Certificates | None = None) -> Iterator[tuple[int, list[bytes]]]:
+    """Answer each line of a connection with its number, encrypted if there are certificates; yield port and lines."""
     lines: list[bytes] = []
 
     class Handler(socketserver.StreamRequestHandler):
@@ -47,6 +50,10 @@ def keeping() -> Iterator[tuple[int, list[bytes]]]:
         daemon_threads = True
 
     with Server(("127.0.0.1", 0), Handler) as server:
+        if certificates is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificates.server_cert, certificates.server_key)
+            server.socket = context.wrap_socket(server.socket, server_side=True)
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         yield server.server_address[1], lines
