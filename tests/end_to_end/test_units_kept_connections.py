@@ -54,7 +54,8 @@ ENCRYPTED: Final = IN_THREADS.replace("import os, socket", "import os, socket, s
     'socket.create_connection(("127.0.0.1", int(os.environ["PORT"]))), server_hostname="localhost")',
 )
 SERVERS: Final = {
-    "uvicorn": (ASYNC, (*COMMAND, "--loop", "asyncio"), "--port {port}"),
+    "uvicorn on asyncio": (ASYNC, (*COMMAND, "--loop", "asyncio"), "--port {port}"),
+    "uvicorn on uvloop": (ASYNC, (*COMMAND, "--loop", "uvloop"), "--port {port}"),
     "waitress": (IN_THREADS, ("-m", "waitress"), "--listen 127.0.0.1:{port} app:app"),
     "waitress, encrypted": (ENCRYPTED, ("-m", "waitress"), "--listen 127.0.0.1:{port} app:app"),
 }

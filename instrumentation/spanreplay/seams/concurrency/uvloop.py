@@ -8,17 +8,23 @@ passes for uvloop's.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from spanreplay.model import guard
+from spanreplay.model import guard, ids
+from spanreplay.runtime.agent_patches import TypeMembers
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.process.own_ports import note_native
 from spanreplay.runtime.run import active_run, root_lane_of_active_run
 from spanreplay.seams.concurrency import lanes_of_work
 from spanreplay.seams.machine.outside import leaks
+from spanreplay.seams.machine.outside.connections import note_leaking, see_written
 from spanreplay.seams.machine.outside.watch import describe_address
+
+_TRANSPORTS: Final = ("UVStream", "_SSLProtocolTransport")
+_WRITES: Final = frozenset({"write", "writelines"})
 
 
 def install(module: Any, patches: Patches) -> None:
@@ -36,6 +42,25 @@ def install(module: Any, patches: Patches) -> None:
     for name, find in _CONNECTS.items():
         patches.wrap(module.Loop, name, partial(_connect, name, find))
     patches.wrap(module.Loop, "create_server", _create_server)
+    _watch_writes(module.loop, patches)
+
+
+def _watch_writes(module: Any, patches: Patches) -> None:
+    """Watch the transports of connections, where this interpreter lets members of their classes be replaced."""
+    for owner in filter(None, (getattr(module, name, None) for name in _TRANSPORTS)):
+        for name in _WRITES.intersection(vars(owner)):
+            with contextlib.suppress(RuntimeError):
+                patches.replace(TypeMembers(owner), name, _watched(vars(owner)[name]))
+
+
+def _watched(real: Callable[..., None]) -> Callable[..., None]:
+    def write(self: Any, *args: Any) -> None:
+        see_written(self)
+        real(self, *args)
+
+    write.__name__ = write.__qualname__ = real.__name__
+    write.__doc__ = real.__doc__
+    return write
 
 
 def _find_host(args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
@@ -56,17 +81,30 @@ _CONNECTS: Final[Mapping[str, Callable[[Sequence[Any], Mapping[str, Any]], objec
 
 
 def _connect(name: str, find: Callable[..., object], wrapped: Any, loop: Any, args: Any, kwargs: Any) -> Any:
-    guard.guarded("watching uvloop", _note, name, find, args, kwargs)
-    return wrapped(*args, **kwargs)
+    code = guard.guarded("watching uvloop", _note, name, find, args, kwargs)
+    connecting = wrapped(*args, **kwargs)
+    return _follow(connecting, code) if code and name != "sock_connect" else connecting
 
 
-def _note(name: str, find: Callable[..., object], args: Any, kwargs: Any) -> None:
+async def _follow(connecting: Awaitable[Any], code: str) -> Any:
+    """Await a connection, and note it for later units that use it."""
+    made = await connecting
+    guard.guarded("watching uvloop", _note_made, made[0].get_extra_info("socket"), code)
+    return made
+
+
+def _note_made(sock: Any, code: str) -> None:
+    note_leaking(sock, sock.getpeername(), code)
+
+
+def _note(name: str, find: Callable[..., object], args: Any, kwargs: Any) -> str:
+    """Note a connection about to be made, and return the agent's place if it is a leak."""
     if leaks.leaking_run() is None:
-        return
+        return ""
     address = find(args, kwargs)
     detail = "" if address is None else describe_address(address)
-    if detail:
-        leaks.note("socket", f"uvloop.Loop.{name}", detail)
+    is_leak = detail and leaks.note("socket", f"uvloop.Loop.{name}", detail)
+    return ids.find_caller(3) if is_leak else ""
 
 
 async def _create_server(wrapped: Any, loop: Any, args: Any, kwargs: Any) -> Any:

@@ -13,20 +13,20 @@ from spanreplay.model import guard, ids
 from spanreplay.runtime.patches import Patches
 from spanreplay.seams.machine.outside.leaks import leaking_run
 
-__all__ = ["note_leaking", "see_sent", "watch_tls"]
+__all__ = ["note_leaking", "see_sent", "see_written", "watch_tls"]
 
 KNOWN_MAX: Final = 10_000
 _known: Final[dict[int, tuple[object, str, set[str]]]] = {}
 """Descriptor → port or path of the peer, the place that opened the connection, and the runs known to use it."""
 
 
-def note_leaking(sock: Any, address: Any) -> None:
+def note_leaking(sock: Any, address: Any, code: str = "") -> None:
     """Note that the agent's code opens a connection outside every boundary; only the first KNOWN_MAX are kept.
 
     What a server or a library opens by itself, such as a worker's connection to its broker, is left out: it uses that
     for itself while a unit of work runs.
     """
-    run, code = leaking_run(), ids.find_caller(3)
+    run, code = leaking_run(), code or ids.find_caller(3)
     if run is not None and code and len(_known) < KNOWN_MAX:
         _known[sock.fileno()] = (_describe_end(address), code, {run.run_id})
 
@@ -35,6 +35,12 @@ def see_sent(sock: Any) -> None:
     """Note that data goes out through a connection, if another run opened it."""
     if _known:
         guard.guarded("watching a connection", _note_used, sock)
+
+
+def see_written(transport: Any) -> None:
+    """`see_sent` for a transport in native code."""
+    if _known:
+        guard.guarded("watching a connection", lambda: _note_used(transport.get_extra_info("socket")))
 
 
 def _note_used(sock: Any) -> None:
