@@ -144,7 +144,7 @@ class Installation:
             run.output = capture
         run.others = OtherSpans(run, recorded.on_end)
         self.groups = groups = PatchGroups(run, is_replay=self.session is not None, level=self.level)
-        groups.install("spans of the program", self.patches, run.others.install)
+        groups.install("spans of the program", self.patches, run.others.install, provider)
         redact = named_exporters.redact_exports
         groups.install("exporters that the environment names", self.patches, redact, provider, redactor, self._target)
         target = self._target

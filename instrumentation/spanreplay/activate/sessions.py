@@ -18,6 +18,7 @@ from spanreplay.replayer.resolve.plan import Plan, read_plan
 from spanreplay.replayer.resolve.session import Session
 from spanreplay.replayer.resolve.warm_up import WarmUp
 from spanreplay.runtime import processes as process_group
+from spanreplay.runtime.process import inherited_sockets
 from spanreplay.runtime.process.environment import find_folders
 from spanreplay.units import given
 from spanreplay.units.earlier import with_earlier
@@ -41,6 +42,7 @@ def load_session(folders: Mapping[str, str], *, is_start: bool = False) -> Sessi
         app = config.read_app_name(sys.argv[0] if sys.argv else "")
         recording = load_newest(app)
         guard.write_stderr(f"spanreplay: replaying the newest run of {app}, {recording.run_id}")
+    inherited_sockets.give(recording.root.env)
     plan = read_plan(config.read_setting("SPANREPLAY_REPLAY_PLAN"))
     earlier = [each for each in config.read_setting("SPANREPLAY_REPLAY_WARM").split(",") if each]
     return make_session(only_start(recording) if is_start else recording, source, plan, folders, earlier)

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from spanreplay.model import config, ids
 from spanreplay.model.here import PACKAGE
+from spanreplay.runtime.process import inherited_sockets
 
 _PACKED_REFS_BYTES_MAX: Final = 4 * 1024 * 1024
 RANDOM: Final = "random"
@@ -53,6 +54,7 @@ def describe_environment(argv: list[str]) -> dict[str, Any]:
         "hash_seed": read_hash_seed(),
         "git_sha": read_git_sha(Path.cwd()),
         "packages": _read_versions(),
+        **inherited_sockets.describe(),
     }
 
 

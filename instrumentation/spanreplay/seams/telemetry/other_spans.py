@@ -18,6 +18,7 @@ from spanreplay.recording.sampling.own_cpu import measured
 from spanreplay.runtime.caller.running import is_off
 from spanreplay.runtime.calls.trace_place import find_call_above, make_span_context
 from spanreplay.runtime.run import active_run
+from spanreplay.seams.telemetry import made_ids
 from spanreplay.seams.telemetry.providers import name_class, name_foreign
 
 if TYPE_CHECKING:
@@ -47,8 +48,12 @@ class OtherSpans:
         self.first_trace = 0
         """The id of the first trace that began here; 0 if none has."""
 
-    def install(self, patches: Patches) -> None:
-        """Listen. Code that inspects, replaces or shuts down a provider's processors finds none of ours."""
+    def install(self, patches: Patches, provider: Any = None) -> None:
+        """Listen. Code that inspects, replaces or shuts down a provider's processors finds none of ours.
+
+        `provider` is the one that exists already.
+        """
+        made_ids.install(patches, provider)
         for cls in (SynchronousMultiSpanProcessor, ConcurrentMultiSpanProcessor):
             patches.wrap(cls, "on_start", self._on_start)
             patches.wrap(cls, "on_end", self._on_end)
