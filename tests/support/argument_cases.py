@@ -266,17 +266,17 @@ CASES: Final[tuple[tuple[str, Case], ...]] = (
         {"written": ("b'1'", "b'2'")})),
     ("subprocess.Popen.send_signal", Case(
         "p = subprocess.Popen(['sleep', '60'])\np.send_signal({sig})\np.wait()", {"sig": ("15", "9")})),
-    ("asyncio.create_subprocess_exec", _exec(
-        f"exec({{program}}, {{args}}, {{kwds}}, {_SHOWN})", program=("'true'", "'false'"), args=("'1'", "'2'"),
-        kwds=("cwd='d'", "cwd='e'"), **OUTPUTS)),
-    ("asyncio.create_subprocess_shell", _exec(
-        f"shell({{cmd}}, {{kwds}}, {_SHOWN})", cmd=("'true'", "'false'"), kwds=("umask=-1", "umask=0"), **OUTPUTS)),
-    ("asyncio.create_subprocess_exec", _await(
+    ("asyncio.base_events.BaseEventLoop.subprocess_exec", _exec(
+        f"exec({{program}}, {{args}}, {{kwargs}}, {_SHOWN})", program=("'true'", "'false'"), args=("'1'", "'2'"),
+        kwargs=("cwd='d'", "cwd='e'"), **OUTPUTS)),
+    ("asyncio.base_events.BaseEventLoop.subprocess_shell", _exec(
+        f"shell({{cmd}}, {{kwargs}}, {_SHOWN})", cmd=("'true'", "'false'"), kwargs=("umask=-1", "umask=0"), **OUTPUTS)),
+    ("asyncio.base_events.BaseEventLoop.subprocess_exec", _await(
         "p = await asyncio.create_subprocess_exec('cat', stdin=-1, stdout=-1)\np.stdin.write({written})\n"
         "p.stdin.writelines([{more}])\nawait p.stdin.drain()\np.stdin.close()\nawait p.stdin.wait_closed()\n"
         "await p.wait()",
         written=("b'1'", "b'2'"), more=("b'1'", "b'2'"))),
-    ("asyncio.create_subprocess_exec", _await(
+    ("asyncio.base_events.BaseEventLoop.subprocess_exec", _await(
         "p = await asyncio.create_subprocess_exec('cat', stdin=-1, stdout=-1)\nawait p.communicate({input})",
         input=("b'1'", "b'2'"))),
     ("asyncio.subprocess.Process.send_signal", _signal("send_signal({signal})", signal=("15", "9"))),

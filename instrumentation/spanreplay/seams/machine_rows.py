@@ -169,7 +169,7 @@ MACHINE: Final[tuple[Seam, ...]] = (
     Seam(
         "subprocess",
         "python",
-        ("subprocess", "asyncio"),
+        ("subprocess", "asyncio", "uvloop"),
         "spanreplay.seams.machine.processes.seam",
         "processes that the agent's code starts, their input and the signals sent to them; a replay starts none",
         kind="`tool`",

@@ -418,6 +418,6 @@ SEAMS: Final[tuple[Seam, ...]] = (
         "spanreplay.seams.concurrency.anyio",
         "no calls; names lanes, keeps the order in which worker threads end",
         versions=">=4",
-        omits="`to_process`; `open_process`; sockets of anyio's own",
+        omits="`to_process`; sockets of anyio's own",
     ),
 )

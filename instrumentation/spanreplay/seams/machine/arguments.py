@@ -50,6 +50,10 @@ _PROGRAM_INSIDE: Final = {
     "bufsize": _BUFFERS, "pipesize": _BUFFERS, "universal_newlines": _TEXT, "text": _TEXT, "encoding": _TEXT,
     "errors": _TEXT, "startupinfo": "of Windows", "creationflags": "of Windows",
 }  # fmt: skip
+_LOOP_INSIDE: Final = {
+    "protocol_factory": "which object of the agent hears of the program",
+    **dict.fromkeys(("universal_newlines", "shell", "bufsize", "encoding", "errors", "text"), "has one value only"),
+}
 _SIZE: Final = "how large the agent's buffer is: the received data is recorded"
 _SESSION: Final = "autocommit isolation_level"
 
@@ -123,8 +127,10 @@ FUNCTIONS: Final[Mapping[str, Arguments]] = {
     "subprocess.Popen.wait": _of("", timeout=_WAITS),
     "subprocess.Popen.poll": _of(""),
     "subprocess.Popen.send_signal": _of("sig"),
-    "asyncio.create_subprocess_exec": _of("program args stdin stdout stderr kwds", limit=_BUFFERS),
-    "asyncio.create_subprocess_shell": _of("cmd stdin stdout stderr kwds", limit=_BUFFERS),
+    "asyncio.base_events.BaseEventLoop.subprocess_exec": _of(
+        "program args stdin stdout stderr kwargs", **_LOOP_INSIDE),
+    "asyncio.base_events.BaseEventLoop.subprocess_shell": _of(
+        "cmd stdin stdout stderr kwargs", **_LOOP_INSIDE),
     "asyncio.subprocess.Process.send_signal": _of("signal"),
     "asyncio.subprocess.Process.terminate": _of(""),
     "asyncio.subprocess.Process.kill": _of(""),

@@ -31,12 +31,9 @@ from support.argument_cases import CASES, Case
 from support.changed import load, record_agent, replay_agent
 
 NOT_ARGUMENTS = {"os.supports_dir_fd", "os.supports_fd", "os.supports_follow_symlinks", "os.supports_effective_ids"}
-HEARD = "asyncio.subprocess.SubprocessStreamProtocol."
-"""Callbacks with which a program informs the agent."""
 SELF = frozenset({"self", "cls"})
 ALIASES = {
-    "asyncio.subprocess.create_subprocess": "asyncio.create_subprocess", "sqlite3.dbapi2.": "sqlite3.",
-    "io.": "builtins.",
+    "sqlite3.dbapi2.": "sqlite3.", "io.": "builtins.", "uvloop.Loop.": "asyncio.base_events.BaseEventLoop.",
 }  # fmt: skip
 
 
@@ -65,7 +62,7 @@ def _replaced() -> dict[str, Any]:
         spy.undo()
     named: dict[str, Any] = {}
     for name, real in spy.found.items():
-        if name in NOT_ARGUMENTS or name.startswith((HEARD, "pathlib.", "glob.")):
+        if name in NOT_ARGUMENTS or name.startswith(("pathlib.", "glob.")):
             continue
         if real is open and not name.endswith(".open"):  # patched under a module's own name
             continue

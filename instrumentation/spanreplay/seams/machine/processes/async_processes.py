@@ -1,6 +1,6 @@
-"""Seam: processes that the agent's code starts with `asyncio.create_subprocess_exec` and `create_subprocess_shell`.
+"""Seam: processes that an event loop starts for the agent's code, with asyncio's protocol or any other (anyio).
 
-asyncio tells a protocol what a process does: bytes on a pipe, the end of a pipe, the exit. While recording, each of
+The loop tells a protocol what a process does: bytes on a pipe, the end of a pipe, the exit. While recording, each of
 these events is noted as a part of a stream. In a replay, a transport without a process delivers the same events to the
 same protocol in the same order; readers, `communicate` and timeouts are asyncio's own.
 """
@@ -8,21 +8,20 @@ same protocol in the same order; readers, `communicate` and timeouts are asyncio
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
-from contextvars import ContextVar
 from typing import Any, Final
 
 from spanreplay import codec
 from spanreplay.model import config, guard, ids
 from spanreplay.model.call import Effect
-from spanreplay.runtime.agent_patches import patch_with, recorded_run
+from spanreplay.runtime.agent_patches import recorded_run
 from spanreplay.runtime.caller.whoever import is_of_run
 from spanreplay.runtime.calls.function_calls import decode_error, describe_function_call, load_response
 from spanreplay.runtime.calls.open_call import Crossing, begin
 from spanreplay.runtime.calls.turns import await_turn, end_stream
-from spanreplay.runtime.context_variables import reset_variable, set_variable
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.process import parent_run
 from spanreplay.seams.machine.effects import note_effect
@@ -30,25 +29,38 @@ from spanreplay.seams.machine.processes.commands import command_of, describe_pro
 from spanreplay.seams.machine.processes.given import STDIN, Given
 from spanreplay.seams.machine.processes.processes import close_error, close_process, replayed_pids
 
+_getframe: Final = sys._getframe
 _STATE: Final = "_spanreplay"
+_PIPES: Final = ("stdin", "stdout", "stderr")
 _OUTPUTS: Final = {1: "stdout", 2: "stderr"}
 DATA, EOF, EXIT = "data", "eof", "exit"
-_starting: ContextVar[Recording | None] = ContextVar("spanreplay_process", default=None)
 
 
 class Recording:
     """One live process and its call."""
 
-    def __init__(self, crossing: Crossing, command: list[str]) -> None:
+    def __init__(self, crossing: Crossing, command: list[str], pipes: set[int]) -> None:
         self._crossing = crossing
-        self._given: list[bytes] | None = None
+        self._given: list[bytes] | None = [] if 0 in pipes else None
+        self._open = pipes & {1, 2}
+        self._is_ended = False
         self.command = command
         self._steps: list[list[Any]] = []
         self._contents: dict[int, list[bytes]] = {1: [], 2: []}
         self._size = 0
         self._is_closed = False
-        self.process: Any = None
+        self.pid = 0
+        self._find_status: Callable[[], int | None] = lambda: 0
+        self.on_close: Callable[[], None] = lambda: None
         crossing.on_abandon = self.close
+
+    def follow(self, transport: Any) -> None:
+        """Take the process's ID once it runs."""
+        self.pid, self._find_status = transport.get_pid(), transport.get_returncode
+
+    def lack(self, what: str) -> None:
+        """Note that something about the process cannot be recorded."""
+        self._crossing.spec.hole = what
 
     def note(self, what: str, descriptor: int, data: bytes | int) -> None:
         """Note one event of the process."""
@@ -65,11 +77,16 @@ class Recording:
         self._steps.append([ms, what, descriptor, data])
         self._crossing.mark()
 
-    def follow(self) -> None:
-        """Keep what the agent writes to the process."""
-        if self.process.stdin is not None:
-            self._given = []
-            _watch_input(self.process.stdin, self.add)
+    def exit(self) -> None:
+        """Note that the process has ended."""
+        self.note(EXIT, 0, self._find_status() or 0)
+
+    def settle(self, what: str, descriptor: int) -> None:
+        """Close the record with the last event: the process has ended and all its output has come."""
+        self._open.discard(descriptor if what == EOF else -1)
+        self._is_ended = self._is_ended or what == EXIT
+        if self._is_ended and not self._open:
+            self.close()
 
     def add(self, piece: bytes) -> None:
         """Add a piece of input from the agent."""
@@ -85,12 +102,13 @@ class Recording:
         """End the record: the process has ended and all its output has come, or nobody waits for it any more."""
         if not self._is_closed:
             self._is_closed = True
+            self.on_close()
             guard.guarded("recording a process", self._record)
 
     def _record(self) -> None:
         crossing = self._crossing
         value = {
-            "pid": getattr(self.process, "pid", 0),
+            "pid": self.pid,
             "steps": self._steps,
             **({} if self._given is None else {STDIN: b"".join(self._given)}),
             **{name: b"".join(self._contents[fd]) for fd, name in _OUTPUTS.items()},
@@ -98,16 +116,83 @@ class Recording:
         close_process(crossing, value)
 
 
-def _watch_input(writer: Any, add: Callable[[bytes], None]) -> None:
-    """Report each piece that is written to a `StreamWriter`."""
+_TOLD: Final = ("connection_made", "pipe_data_received", "pipe_connection_lost", "process_exited")
+_SIGNALS: Final = (("send_signal", None), ("terminate", signal.SIGTERM), ("kill", signal.SIGKILL))
+
+
+def _watch(protocol: Any, state: Recording) -> None:
+    """Note what the loop tells a protocol. Raises: AttributeError if the protocol takes no attributes."""
+    made, data, lost, exited = (getattr(protocol, name) for name in _TOLD)
+    is_stream = isinstance(protocol, asyncio.subprocess.SubprocessStreamProtocol)
+
+    def connection_made(transport: Any) -> None:
+        guard.guarded("following a process", state.follow, transport)
+        if not is_stream:
+            guard.guarded("what a process is given", _watch_transport, transport, state)
+        made(transport)
+        if is_stream and protocol.stdin is not None:
+            guard.guarded("what a process is given", _watch_input, protocol.stdin, state)
+
+    def pipe_data_received(fd: int, content: bytes) -> None:
+        guard.guarded("recording a process", state.note, DATA, fd, content)
+        data(fd, content)
+
+    def pipe_connection_lost(fd: int, exc: Exception | None) -> None:
+        if fd:
+            guard.guarded("recording a process", state.note, EOF, fd, 0)
+        lost(fd, exc)
+        guard.guarded("recording a process", state.settle, EOF, fd)
+
+    def process_exited() -> None:
+        guard.guarded("recording a process", state.exit)
+        exited()
+        guard.guarded("recording a process", state.settle, EXIT, 0)
+
+    def unwatch() -> None:
+        for name in _TOLD:  # they refer to the protocol, which would wait for the garbage collector
+            protocol.__dict__.pop(name, None)
+
+    told = (connection_made, pipe_data_received, pipe_connection_lost, process_exited)
+    protocol.__dict__.update(zip(_TOLD, told, strict=True))
+    state.on_close = unwatch
+    protocol.__dict__[_STATE] = state
+
+
+def _watch_input(writer: Any, state: Recording) -> None:
+    """Keep what is written to a `StreamWriter`, or to the transport of a pipe. Raises: AttributeError."""
     write = writer.write
 
     def note(data: Any) -> None:
-        guard.guarded("what a process is given", add, bytes(data))
+        guard.guarded("what a process is given", state.add, bytes(data))
         write(data)
 
     writer.write = note
     writer.writelines = lambda data: note(b"".join(data))
+
+
+def _watch_transport(transport: Any, state: Recording) -> None:
+    """Note what the agent does to a process without asyncio's `Process` and `StreamWriter`."""
+    try:
+        pipe = transport.get_pipe_transport(0)
+        if pipe is not None:
+            _watch_input(pipe, state)
+        for name, number in _SIGNALS:
+            setattr(transport, name, _told_signal(getattr(transport, name), state.command, number))
+    except AttributeError:
+        state.lack("its input and its signals were not recorded: they pass through native code")
+
+
+def _told_signal(real: Callable[..., None], command: list[str], number: int | None) -> Callable[..., None]:
+    def send(*args: Any) -> None:
+        _note_signal(command, args[0] if number is None else number)
+        real(*args)
+
+    return send
+
+
+def _note_signal(command: list[str], number: int) -> None:
+    told = {"args": command, "signal": int(number)}
+    note_effect("asyncio.subprocess.send_signal", told, Effect.IRREVERSIBLE)
 
 
 class ServedTransport(asyncio.SubprocessTransport):
@@ -120,9 +205,10 @@ class ServedTransport(asyncio.SubprocessTransport):
         self.given, self.command = given, command
         self._loop = loop
         self._protocol = protocol
+        self._is_alone = not isinstance(protocol, asyncio.subprocess.SubprocessStreamProtocol)
         self._pid = int(value["pid"])
         self._returncode: int | None = None
-        self._pipes = {fd: ServedPipe(loop, self._close_input if fd == 0 else None) for fd in pipes}
+        self._pipes = {fd: ServedPipe(None if fd else self._close_input, given.add) for fd in pipes}
         self._is_input_open = 0 in pipes
         self._waiters: list[asyncio.Future[int | None]] = []
         self._left = {fd: bytes(value[name]) for fd, name in _OUTPUTS.items()}
@@ -131,6 +217,7 @@ class ServedTransport(asyncio.SubprocessTransport):
         self._is_whole = {
             fd: len(self._left[fd]) == sum(s[3] for s in self._steps if s[1] == DATA and s[2] == fd) for fd in _OUTPUTS
         }
+        self.playing: Any = None
         replayed_pids.add(self._pid)
         protocol.connection_made(self)
 
@@ -161,13 +248,17 @@ class ServedTransport(asyncio.SubprocessTransport):
         return self._returncode
 
     def send_signal(self, signal: int) -> None:
-        """Do nothing: there is no process; the signal's consequences are recorded."""
+        """Compare the signal if nobody above did; there is no process, and its end is recorded."""
+        if self._is_alone:
+            _note_signal(self.command, signal)
 
     def terminate(self) -> None:
         """Same as `send_signal`."""
+        self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
         """Same as `send_signal`."""
+        self.send_signal(signal.SIGKILL)
 
     def close(self) -> None:
         """Do nothing: nothing is open."""
@@ -206,17 +297,19 @@ class ServedTransport(asyncio.SubprocessTransport):
 class ServedPipe(asyncio.WriteTransport, asyncio.ReadTransport):
     """One end of a pipe without another end."""
 
-    def __init__(self, loop: Any, on_close: Callable[[], None] | None = None) -> None:
+    def __init__(self, on_close: Callable[[], None] | None, add: Callable[[bytes], None]) -> None:
         super().__init__()
-        self._loop = loop
         self._on_close = on_close
+        self._add = add
         self._is_closing = False
 
     def write(self, data: Any) -> None:
-        """Discard the bytes."""
+        """Keep the bytes, to be compared."""
+        guard.guarded("what a process is given", self._add, bytes(data))
 
     def writelines(self, list_of_data: Any) -> None:
-        """Discard the bytes."""
+        """Same as `write`."""
+        self.write(b"".join(list_of_data))
 
     def write_eof(self) -> None:
         """Close the pipe."""
@@ -256,61 +349,78 @@ class ServedPipe(asyncio.WriteTransport, asyncio.ReadTransport):
         return self._is_closing
 
 
-async def _live(real: Callable[..., Any], crossing: Crossing, command: list[str], args: Any, kwargs: Any) -> Any:
-    environ = guard.guarded("naming the run to a process", parent_run.hand_down, crossing, kwargs.get("env"))
-    state = Recording(crossing, command)
-    token = set_variable(_starting, state)
-    try:
-        with crossing:
-            state.process = await real(*args, **(kwargs if environ is None else {**kwargs, "env": environ}))
-    except BaseException as exc:
-        guard.guarded("recording an exception", close_error, crossing, exc)
-        raise
-    finally:
-        with contextlib.suppress(ValueError):
-            reset_variable(_starting, token)
-    guard.guarded("following a process", state.follow)
-    return state.process
+class _Start:
+    """One call of a loop's `subprocess_exec` or `subprocess_shell`."""
+
+    def __init__(self, loop: Any, real: Callable[..., Any], make: Callable[[], Any], args: Any, kwargs: Any) -> None:
+        self._loop, self._real, self._make, self._args, self._kwargs = loop, real, make, args, kwargs
+        self._options = {**dict.fromkeys(_PIPES, subprocess.PIPE), **kwargs, "shell": _is_shell(real)}
+        if self._options["shell"]:
+            self._command = command_of(args[0] if args else kwargs["cmd"])
+        else:
+            self._command = command_of(args or (kwargs["program"],))
+        self._pipes = {fd for fd, name in enumerate(_PIPES) if self._options[name] == subprocess.PIPE}
+
+    async def begin(self) -> Any:
+        """Start the process as a call. Returns: the transport and the protocol."""
+        if recorded_run() is None:
+            return await self._real(self._loop, self._make, *self._args, **self._kwargs)
+        crossing = begin(describe_function_call, lambda: describe_process(self._command, self._options))
+        if crossing is None:
+            return await self._real(self._loop, self._make, *self._args, **self._kwargs)
+        return await (self._execute_child(crossing) if crossing.served is None else self._serve(crossing))
+
+    async def _execute_child(self, crossing: Crossing) -> Any:  # by this name, uvloop's fork is a program's start
+        environ = guard.guarded("naming the run to a process", parent_run.hand_down, crossing, self._kwargs.get("env"))
+        state = Recording(crossing, self._command, self._pipes)
+
+        def make() -> Any:
+            protocol = self._make()
+            try:
+                _watch(protocol, state)
+            except AttributeError:
+                state.lack(f"what it did was not recorded: {type(protocol).__qualname__} takes no attributes")
+            return protocol
+
+        kwargs = self._kwargs if environ is None else {**self._kwargs, "env": environ}
+        try:
+            with crossing:
+                return await self._real(self._loop, make, *self._args, **kwargs)
+        except BaseException as exc:
+            guard.guarded("recording an exception", close_error, crossing, exc)
+            raise
+
+    async def _serve(self, crossing: Crossing) -> Any:
+        response = load_response(crossing)
+        if "error" in response:
+            end_stream(crossing)
+            raise decode_error(crossing, response["error"])
+        protocol = self._make()
+        value = codec.decode(response["value"])
+        given = Given(crossing, value)
+        if 0 in self._pipes:
+            given.wait()
+        transport = ServedTransport(self._loop, protocol, value, self._pipes, given, self._command)
+        transport.playing = self._loop.create_task(transport.play(crossing))  # loops hold tasks weakly
+        return transport, protocol
 
 
-async def _serve(module: Any, crossing: Crossing, command: list[str], options: Mapping[str, Any]) -> Any:
-    response = load_response(crossing)
-    if "error" in response:
-        end_stream(crossing)
-        raise decode_error(crossing, response["error"])
-    loop = asyncio.get_running_loop()
-    limit = options.get("limit") or 2**16
-    protocol = module.SubprocessStreamProtocol(limit=limit, loop=loop)
-    pipes = {fd for fd, name in enumerate(("stdin", "stdout", "stderr")) if options.get(name) == module.PIPE}
-    value = codec.decode(response["value"])
-    given = Given(crossing, value)
-    transport = ServedTransport(loop, protocol, value, pipes, given, command)
-    process = module.Process(transport, protocol, loop)
-    if process.stdin is not None:
-        given.wait()
-        _watch_input(process.stdin, given.add)
-    protocol.__dict__["_spanreplay_play"] = loop.create_task(transport.play(crossing))  # loops hold tasks weakly
-    return process
+def _is_shell(real: Callable[..., Any]) -> bool:
+    return real.__name__.endswith("shell")
 
 
-def _patch_starts(patches: Patches, owner: Any, module: Any) -> None:
-    for name in ("create_subprocess_exec", "create_subprocess_shell"):
-        real = getattr(owner, name)
+def patch_loop(patches: Patches, cls: Any) -> None:
+    """Patch the methods of a class of event loops that start programs."""
+    for name in ("subprocess_exec", "subprocess_shell"):
+        real = getattr(cls, name)
 
-        async def ask(*args: Any, real: Any = real, name: str = name, **kwargs: Any) -> Any:
-            if recorded_run() is None:
-                return await real(*args, **kwargs)
-            is_shell = name.endswith("shell")
-            command = (args[0] if args else kwargs["cmd"]) if is_shell else (args or (kwargs["program"],))
-            options = {**kwargs, "shell": is_shell}
-            crossing = begin(describe_function_call, lambda: describe_process(command, options))
-            if crossing is None:
-                return await real(*args, **kwargs)
-            if crossing.served is not None:
-                return await _serve(module, crossing, command_of(command), kwargs)
-            return await _live(real, crossing, command_of(command), args, kwargs)
+        def start(self: Any, protocol_factory: Any, *args: Any, real: Any = real, **kwargs: Any) -> Any:
+            if is_of_run(_getframe(1)):
+                return _Start(self, real, protocol_factory, args, kwargs).begin()
+            return real(self, protocol_factory, *args, **kwargs)
 
-        patch_with(patches, owner, name, ask, is_of_run)
+        start.__name__, start.__qualname__, start.__doc__ = name, f"{cls.__name__}.{name}", real.__doc__
+        patches.replace(cls, name, start)
 
 
 def _patch_signals(patches: Patches, cls: Any) -> None:
@@ -323,65 +433,14 @@ def _patch_signals(patches: Patches, cls: Any) -> None:
             state = self._transport if served else self._protocol.__dict__.get(_STATE)
             if state is not None:
                 sent = args[0] if number is None else number
-                told = {"args": state.command, "signal": int(sent)}
-                note_effect("asyncio.subprocess.send_signal", told, Effect.IRREVERSIBLE)
+                _note_signal(state.command, sent)
             real(self, *args)
 
         send.__name__, send.__qualname__, send.__doc__ = name, f"{cls.__name__}.{name}", real.__doc__
         patches.replace(cls, name, send)
 
 
-def _patch_protocol(patches: Patches, cls: Any) -> None:
-    real_init, real_exited, real_lost = cls.__init__, cls.process_exited, cls.pipe_connection_lost
-    real_data = cls.pipe_data_received
-
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        real_init(self, *args, **kwargs)
-        state = _starting.get()
-        if state is not None:
-            self.__dict__[_STATE] = state
-            set_variable(_starting, None)
-
-    def pipe_data_received(self: Any, fd: int, data: bytes) -> None:
-        _note(self, DATA, fd, data)
-        real_data(self, fd, data)
-
-    def pipe_connection_lost(self: Any, fd: int, exc: Exception | None) -> None:
-        if fd:
-            _note(self, EOF, fd, 0)
-        real_lost(self, fd, exc)
-        _settle(self)
-
-    def process_exited(self: Any) -> None:
-        transport = self._transport
-        _note(self, EXIT, 0, transport.get_returncode() if transport is not None else 0)
-        real_exited(self)
-        _settle(self)
-
-    for name, function in (
-        ("__init__", init), ("pipe_data_received", pipe_data_received),
-        ("pipe_connection_lost", pipe_connection_lost), ("process_exited", process_exited),
-    ):  # fmt: skip
-        function.__name__, function.__qualname__ = name, f"{cls.__name__}.{name}"
-        patches.replace(cls, name, function)
-
-
-def _note(protocol: Any, what: str, fd: int, data: bytes | int) -> None:
-    state = protocol.__dict__.get(_STATE)
-    if state is not None:
-        guard.guarded("recording a process", state.note, what, fd, data)
-
-
-def _settle(protocol: Any) -> None:
-    state = protocol.__dict__.get(_STATE)
-    if state is not None and protocol._process_exited and not protocol._pipe_fds:
-        state.close()
-
-
 def install(asyncio_module: Any, patches: Patches) -> None:
-    """Patch `asyncio.create_subprocess_*`, and the protocol of its processes."""
-    module = asyncio_module.subprocess
-    _patch_starts(patches, asyncio_module, module)
-    _patch_starts(patches, module, module)
-    _patch_protocol(patches, module.SubprocessStreamProtocol)
-    _patch_signals(patches, module.Process)
+    """Patch asyncio's loops and its `Process`."""
+    patch_loop(patches, asyncio_module.base_events.BaseEventLoop)
+    _patch_signals(patches, asyncio_module.subprocess.Process)
