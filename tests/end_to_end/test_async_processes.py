@@ -121,6 +121,20 @@ def test_s50_a_dialogue_through_anyio_replays_without_its_program(loop: str, wor
     assert "may I?\\ngladly" in changed.stderr
 
 
+def test_s50_a_start_in_a_task_of_its_own_replays(workplace: Workplace) -> None:
+    """The coroutine of the start itself may be a task, as autogen makes it."""
+    source = (
+        "import asyncio\n"
+        "async def main():\n"
+        "    start = asyncio.create_task(asyncio.create_subprocess_exec('date', '+%N', stdout=-1))\n"
+        "    print(await (await start).communicate())\n"
+        "asyncio.run(main())\n"
+    )
+    agent = workplace.write("agent.py", source)
+    recorded = workplace.record(agent)
+    assert_same(workplace.replay(agent), recorded.stdout)
+
+
 OWN_PROTOCOL: Final = """
 import asyncio, sys
 

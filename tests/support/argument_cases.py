@@ -271,6 +271,11 @@ CASES: Final[tuple[tuple[str, Case], ...]] = (
         kwargs=("cwd='d'", "cwd='e'"), **OUTPUTS)),
     ("asyncio.base_events.BaseEventLoop.subprocess_shell", _exec(
         f"shell({{cmd}}, {{kwargs}}, {_SHOWN})", cmd=("'true'", "'false'"), kwargs=("umask=-1", "umask=0"), **OUTPUTS)),
+    ("asyncio.create_subprocess_exec", _exec(
+        f"exec({{program}}, {{args}}, {{kwds}}, {_SHOWN})", program=("'true'", "'false'"), args=("'1'", "'2'"),
+        kwds=("cwd='d'", "cwd='e'"), **OUTPUTS)),
+    ("asyncio.create_subprocess_shell", _exec(
+        f"shell({{cmd}}, {{kwds}}, {_SHOWN})", cmd=("'true'", "'false'"), kwds=("umask=-1", "umask=0"), **OUTPUTS)),
     ("asyncio.base_events.BaseEventLoop.subprocess_exec", _await(
         "p = await asyncio.create_subprocess_exec('cat', stdin=-1, stdout=-1)\np.stdin.write({written})\n"
         "p.stdin.writelines([{more}])\nawait p.stdin.drain()\np.stdin.close()\nawait p.stdin.wait_closed()\n"

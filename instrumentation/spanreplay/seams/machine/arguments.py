@@ -127,6 +127,8 @@ FUNCTIONS: Final[Mapping[str, Arguments]] = {
     "subprocess.Popen.wait": _of("", timeout=_WAITS),
     "subprocess.Popen.poll": _of(""),
     "subprocess.Popen.send_signal": _of("sig"),
+    "asyncio.create_subprocess_exec": _of("program args stdin stdout stderr kwds", limit=_BUFFERS),
+    "asyncio.create_subprocess_shell": _of("cmd stdin stdout stderr kwds", limit=_BUFFERS),
     "asyncio.base_events.BaseEventLoop.subprocess_exec": _of(
         "program args stdin stdout stderr kwargs", **_LOOP_INSIDE),
     "asyncio.base_events.BaseEventLoop.subprocess_shell": _of(

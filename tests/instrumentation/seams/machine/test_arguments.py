@@ -33,7 +33,8 @@ from support.changed import load, record_agent, replay_agent
 NOT_ARGUMENTS = {"os.supports_dir_fd", "os.supports_fd", "os.supports_follow_symlinks", "os.supports_effective_ids"}
 SELF = frozenset({"self", "cls"})
 ALIASES = {
-    "sqlite3.dbapi2.": "sqlite3.", "io.": "builtins.", "uvloop.Loop.": "asyncio.base_events.BaseEventLoop.",
+    "asyncio.subprocess.create_subprocess": "asyncio.create_subprocess", "sqlite3.dbapi2.": "sqlite3.",
+    "io.": "builtins.", "uvloop.Loop.": "asyncio.base_events.BaseEventLoop.",
 }  # fmt: skip
 
 

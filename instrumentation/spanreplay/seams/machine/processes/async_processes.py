@@ -12,28 +12,33 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from typing import Any, Final
 
 from spanreplay import codec
 from spanreplay.model import config, guard, ids
 from spanreplay.model.call import Effect
-from spanreplay.runtime.agent_patches import recorded_run
+from spanreplay.runtime.agent_patches import Patch, install_patch, recorded_run
 from spanreplay.runtime.caller.whoever import is_of_run
 from spanreplay.runtime.calls.function_calls import decode_error, describe_function_call, load_response
 from spanreplay.runtime.calls.open_call import Crossing, begin
 from spanreplay.runtime.calls.turns import await_turn, end_stream
+from spanreplay.runtime.context_variables import reset_variable, set_variable
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.process import parent_run
 from spanreplay.seams.machine.effects import note_effect
 from spanreplay.seams.machine.processes.commands import command_of, describe_process
 from spanreplay.seams.machine.processes.given import STDIN, Given
-from spanreplay.seams.machine.processes.processes import close_error, close_process, replayed_pids
+from spanreplay.seams.machine.processes.processes import close_error, close_process
+from spanreplay.seams.machine.processes.replayed import replayed_pids
 
 _getframe: Final = sys._getframe
 _STATE: Final = "_spanreplay"
 _PIPES: Final = ("stdin", "stdout", "stderr")
 _OUTPUTS: Final = {1: "stdout", 2: "stderr"}
 DATA, EOF, EXIT = "data", "eof", "exit"
+_asked: Final[ContextVar[bool | None]] = ContextVar("spanreplay_process", default=None)
+"""Whether the program that is being started belongs to the run; None: the calling code says so."""
 
 
 class Recording:
@@ -409,13 +414,33 @@ def _is_shell(real: Callable[..., Any]) -> bool:
     return real.__name__.endswith("shell")
 
 
+def _patch_starts(patches: Patches, owner: Any) -> None:
+    """Patch `create_subprocess_*`: a task may run their coroutines, in which nobody sees any more who asked."""
+    for name in ("create_subprocess_exec", "create_subprocess_shell"):
+        real = getattr(owner, name)
+
+        def create(patch: Patch, *args: Any, **kwargs: Any) -> Any:
+            return _create(patch.__wrapped__, args, kwargs, is_asked=is_of_run(_getframe(1)))
+
+        install_patch(patches, owner, name, create, Patch(owner.__name__, name, real))
+
+
+async def _create(real: Callable[..., Any], args: Any, kwargs: Any, *, is_asked: bool) -> Any:
+    token = set_variable(_asked, is_asked)
+    try:
+        return await real(*args, **kwargs)
+    finally:
+        reset_variable(_asked, token)
+
+
 def patch_loop(patches: Patches, cls: Any) -> None:
     """Patch the methods of a class of event loops that start programs."""
     for name in ("subprocess_exec", "subprocess_shell"):
         real = getattr(cls, name)
 
         def start(self: Any, protocol_factory: Any, *args: Any, real: Any = real, **kwargs: Any) -> Any:
-            if is_of_run(_getframe(1)):
+            is_asked = _asked.get()
+            if is_of_run(_getframe(1)) if is_asked is None else is_asked:
                 return _Start(self, real, protocol_factory, args, kwargs).begin()
             return real(self, protocol_factory, *args, **kwargs)
 
@@ -441,6 +466,8 @@ def _patch_signals(patches: Patches, cls: Any) -> None:
 
 
 def install(asyncio_module: Any, patches: Patches) -> None:
-    """Patch asyncio's loops and its `Process`."""
+    """Patch asyncio's loops, its functions that start programs, and its `Process`."""
+    _patch_starts(patches, asyncio_module)
+    _patch_starts(patches, asyncio_module.subprocess)
     patch_loop(patches, asyncio_module.base_events.BaseEventLoop)
     _patch_signals(patches, asyncio_module.subprocess.Process)

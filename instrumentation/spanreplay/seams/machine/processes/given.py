@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from spanreplay import codec
@@ -33,12 +32,12 @@ class Given:
         self._is_known = STDIN in value
         self._pieces: list[bytes] = []
         self._size = 0
-        self._file = -1
+        self._take: Callable[[], None] = lambda: None
         self._is_compared = False
 
-    def follow(self, descriptor: int) -> None:
-        """Take the input from a file."""
-        self._file = os.dup(descriptor)
+    def follow(self, take: Callable[[], None]) -> None:
+        """Have `take` add what has come by the time it is compared."""
+        self._take = take
         self.wait()
 
     def add(self, piece: bytes) -> None:
@@ -46,6 +45,10 @@ class Given:
         self._size += len(piece)
         if self._size <= config.BODY_BYTES_MAX:
             self._pieces.append(piece)
+
+    def is_as_recorded(self) -> bool:
+        """Whether the input so far is the beginning of the recorded one."""
+        return self._recorded.startswith(b"".join(self._pieces))
 
     def wait(self) -> None:
         """Ensure that the input is compared at the end of the run at the latest."""
@@ -64,7 +67,8 @@ class Given:
             return
         session = run.resolver.answers
         self._is_compared = True
-        now = self._read()
+        self._take()
+        now = b"".join(self._pieces)
         if not self._is_known or not sees_effects(run):
             return
         redacted = run.redactor.value({"value": codec.encode({STDIN: now})}, {})
@@ -75,15 +79,6 @@ class Given:
         if self._recorded not in (clean, moved):
             with contextlib.suppress(*((ReplayMiss,) if is_late else ())):
                 session.check_sent(self._crossing, STDIN, _text(self._recorded), _text(clean))
-
-    def _read(self) -> bytes:
-        if self._file < 0:
-            return b"".join(self._pieces)
-        try:
-            return os.pread(self._file, config.BODY_BYTES_MAX, 0)
-        finally:
-            os.close(self._file)
-            self._file = -1
 
 
 def _text(content: bytes) -> str:

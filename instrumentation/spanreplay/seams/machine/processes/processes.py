@@ -12,7 +12,6 @@ import os
 import select
 import subprocess
 import sys
-import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Mapping
@@ -41,7 +40,8 @@ from spanreplay.runtime.process.outside_io import unwatched
 from spanreplay.runtime.run import active_run
 from spanreplay.seams.machine.effects import note_effect
 from spanreplay.seams.machine.processes.commands import command_of, describe_process
-from spanreplay.seams.machine.processes.given import STDIN, Given
+from spanreplay.seams.machine.processes.given import STDIN
+from spanreplay.seams.machine.processes.replayed import STEPS, STEPS_MAX, Replayed, replayed_pids
 
 _getframe: Final = sys._getframe
 _CHUNK_BYTES: Final = 64 * 1024
@@ -59,13 +59,30 @@ class _Copy:
         self._size = 0
         self.is_cut = False
         self.is_done = False
+        self.steps: list[list[int]] = []
+        """How much input the program had, and how much it then wrote, piece by piece."""
+        self.find_given: Callable[[], int] | None = None
+
+    @property
+    def size(self) -> int:
+        """How much has come; its end counts as one byte more."""
+        return self._size + self.is_done
 
     def add(self, piece: bytes) -> None:
+        self._note_step(len(piece))
         if self._size + len(piece) > config.BODY_BYTES_MAX:
             self.is_cut = True
             return
         self._pieces.append(piece)
         self._size += len(piece)
+
+    def _note_step(self, size: int) -> None:
+        if self.find_given is not None:
+            given = self.find_given()
+            if self.steps and (self.steps[-1][0] == given or len(self.steps) >= STEPS_MAX):
+                self.steps[-1][1] += size
+            else:
+                self.steps.append([given, size])
 
     def value(self) -> bytes:
         return b"".join(self._pieces)
@@ -79,6 +96,7 @@ class _Copy:
 
     def end(self, source: int) -> None:
         """Note that no more bytes come: one side has closed."""
+        self._note_step(0)
         self.is_done = True
 
 
@@ -164,7 +182,7 @@ class Recording:
 
     def follow(self) -> None:
         """Put a pump behind each pipe that the agent holds."""
-        for name in ("stdout", "stderr", "stdin"):
+        for name in ("stdin", "stdout", "stderr"):
             file = getattr(self._process, name)
             if file is None:
                 continue
@@ -172,6 +190,9 @@ class Recording:
             ours = os.dup(held)
             read_end, write_end = os.pipe()
             copy = self._copies[name] = _InputCopy(read_end) if name == "stdin" else _Copy()
+            given = self._copies.get("stdin")
+            if given is not None and given is not copy:
+                copy.find_given = lambda given=given: given.size
             if name == "stdin":
                 os.dup2(write_end, held, inheritable=False)
                 os.close(write_end)
@@ -218,62 +239,12 @@ class Recording:
             "polls": self.polls,
             **({} if is_whole else {"stdin_is_cut": True}),
             **{name: copy.value() for name, copy in self._copies.items()},
+            **({STEPS: steps} if (steps := {n: c.steps for n, c in self._copies.items() if c.steps}) else {}),
         }
         close_process(crossing, value)
 
 
-class Replayed:
-    """A process that was not started: does what the recorded one did."""
-
-    def __init__(self, value: Mapping[str, Any], crossing: Crossing) -> None:
-        self._given = Given(crossing, value)
-        self.pid = int(value["pid"])
-        self.returncode: int | None = value["returncode"]
-        self._outputs = {name: bytes(value.get(name) or b"") for name in ("stdout", "stderr")}
-        self._timeouts = set(value["timeouts"])
-        self._polls = int(value["polls"])
-        self._waits = 0
-
-    def start(self, process: Any, pipes: Mapping[str, Any]) -> None:
-        """Stand in for the child: `pipes` are the descriptors of `Popen._execute_child`."""
-        for name, descriptor in (("stdout", pipes["c2pread"]), ("stderr", pipes["errread"])):
-            if descriptor != -1:
-                with tempfile.TemporaryFile() as file:
-                    file.write(self._outputs[name])
-                    file.seek(0)
-                    os.dup2(file.fileno(), descriptor, inheritable=False)
-        if pipes["p2cwrite"] != -1:
-            with tempfile.TemporaryFile() as file:
-                os.dup2(file.fileno(), pipes["p2cwrite"], inheritable=False)
-                self._given.follow(file.fileno())
-        names = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
-        process._close_pipe_fds(*(pipes[name] for name in names))
-        process.pid = self.pid
-        process._child_created = False
-        replayed_pids.add(self.pid)
-
-    def wait(self, process: Any, timeout: float | None) -> int | None:
-        """Return the recorded result of `wait` at this point. Raises: TimeoutExpired if it did when recorded."""
-        at, self._waits = self._waits, self._waits + 1
-        if at in self._timeouts:
-            raise subprocess.TimeoutExpired(process.args, timeout or 0.0)
-        process.returncode = self.returncode
-        self._given.compare()
-        return self.returncode
-
-    def poll(self, process: Any) -> int | None:
-        """Return the recorded result of `poll` at this point."""
-        if process.returncode is None and self._polls > 0:
-            self._polls -= 1
-            return None
-        process.returncode = self.returncode
-        self._given.compare()
-        return self.returncode
-
-
 _recorded_pids: Final[set[int]] = set()
-replayed_pids: Final[set[int]] = set()
-"""Process IDs that were never started here: they may belong to other processes."""
 
 
 def _replay_init(process: Any, real: Any, crossing: Crossing, args: Any, kwargs: Any) -> None:
