@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from spanreplay.model import config
-from spanreplay.replayer.sandbox import beginning, hermetic, imports, native_calls, open_files, overlay
+from spanreplay.replayer.sandbox import beginning, hermetic, imports, native_calls, open_files, overlay, terminals
 from spanreplay.replayer.sandbox.going_live import acts, is_live
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.process.surroundings import Surroundings, made_by
@@ -117,6 +117,8 @@ def install(
     beginning.lay(made.scratch, session.recording, surroundings or Surroundings(), opened, with_reads=with_reads)
     session.recorded_env.lay(made.scratch)
     overlay.install(made, patches)
+    if surroundings is None:
+        terminals.restore(session.recording, patches)
     imports.install(made, patches)
     allowed = (root + os.sep, root + _FORK, *shared, *(os.path.realpath(each) for each in own))
     sandbox = hermetic.install(session, run, lambda path: path == root or path.startswith(allowed), is_outside)

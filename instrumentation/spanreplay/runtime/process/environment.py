@@ -19,6 +19,11 @@ _PACKED_REFS_BYTES_MAX: Final = 4 * 1024 * 1024
 RANDOM: Final = "random"
 MODULE: Final = "module"
 """Member of an environment: the argument of `python -m`, which is not among the arguments of the program."""
+TERMINALS: Final = "terminals"
+"""Member of an environment: name of a standard stream that is a terminal → its columns and lines."""
+STREAMS: Final = ("stdin", "stdout", "stderr")
+_isatty: Final = os.isatty
+_get_terminal_size: Final = os.get_terminal_size
 CODE_FILES_MAX: Final = 200
 _CODE_BYTES_MAX: Final = 1024 * 1024
 _VERSION: Final = re.compile(r"^Version: *(\S+)", re.MULTILINE)
@@ -52,10 +57,22 @@ def describe_environment(argv: list[str]) -> dict[str, Any]:
         "platform": sys.platform,
         "machine": platform.machine(),
         "hash_seed": read_hash_seed(),
+        TERMINALS: _describe_terminals(),
         "git_sha": read_git_sha(Path.cwd()),
         "packages": _read_versions(),
         **inherited_sockets.describe(),
     }
+
+
+def _describe_terminals() -> dict[str, list[int]]:
+    return {name: _measure(descriptor) for descriptor, name in enumerate(STREAMS) if _isatty(descriptor)}
+
+
+def _measure(descriptor: int) -> list[int]:
+    try:
+        return list(_get_terminal_size(descriptor))
+    except OSError:
+        return []
 
 
 def find_folders(argv: list[str]) -> dict[str, str]:
