@@ -65,7 +65,10 @@ def find_doubt(session: Session, divergences: Sequence[Divergence], *, has_chang
     lanes = {each.lane for each in found}
     for row in (*_list_rows(session, "leaks"), *_list_rows(session, "background_reads")):
         seq = row.get("seq")
-        may_reach = {row["lane"]} == lanes if "lane" in row else _goes_on_without(session, row)
+        if row.get("stream") == "stdout":
+            may_reach = all(each.boundary == "process:stdout" for each in found)
+        else:
+            may_reach = {row["lane"]} == lanes if "lane" in row else _goes_on_without(session, row)
         if may_reach and isinstance(seq, int) and (not first or seq < first):
             return f"{row.get('said')}; only what follows differs, and nothing else has changed"
     return ""

@@ -200,6 +200,9 @@ class Leaks(Protocol):
     def note_background(self, library: str) -> None:
         """Note that a library reads the clock or random values in a thread of its own, where they are not recorded."""
 
+    def note_drawing(self, library: str) -> None:
+        """Note that a library writes to standard output in a thread of its own."""
+
     def describe(self) -> list[dict[str, Any]]:
         """Members for the manifest, in the order of their first appearance."""
 

@@ -99,6 +99,9 @@ class StrictReads:
     def note_background(self, library: str) -> None:
         """Do nothing: the recording says so."""
 
+    def note_drawing(self, library: str) -> None:
+        """Do nothing, likewise."""
+
     def describe(self) -> list[dict[str, Any]]:
         """Always empty: denials are divergences."""
         return []
@@ -177,8 +180,8 @@ class Sandbox:
         raise block(self._session, self._run, "process:start", f"starting {name or 'a program'} with {event}")
 
     def _check_write(self, event: str, path: Any, frame: FrameType | None) -> None:
-        if not isinstance(path, (str, bytes, os.PathLike)):
-            return
+        if not isinstance(path, (str, bytes, os.PathLike)) or not os.fsdecode(path):
+            return  # the empty path names nothing: the kernel refuses it
         text = os.path.abspath(os.fsdecode(path))  # noqa: PTH100 -- text
         if text.startswith(_DEVICES) or "__pycache__" in text or self._is_own(text):
             return

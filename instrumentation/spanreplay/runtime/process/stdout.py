@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+import threading
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
-from spanreplay.model import config, guard
+from spanreplay.model import config, guard, ids
+from spanreplay.model.distributions import find_distribution
+from spanreplay.runtime.caller.caller import FOREIGN, LIBRARY, classify
 from spanreplay.runtime.calls import printed
 from spanreplay.runtime.lanes import thread_lane
 from spanreplay.runtime.order.lock_order import STDOUT, LockOrder
@@ -18,6 +21,7 @@ _FRAMES_MAX: Final = 4
 
 if TYPE_CHECKING:
     from spanreplay.redact import RunRedactor
+    from spanreplay.runtime.run import Run
 
 
 def _comes_through(frame: FrameType | None) -> bool:
@@ -30,6 +34,17 @@ def _comes_through(frame: FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def _note_drawing(run: Run) -> None:
+    """Note that a thread which a library has made for itself writes: how often it does so depends on timing."""
+    if run.leaks is None or not run.resolver.connects:
+        return
+    thread = threading.current_thread()
+    work = vars(thread).get("_target") or type(thread).run
+    filename = getattr(getattr(work, "__code__", None), "co_filename", "")
+    if filename and not ids.is_stdlib_file(filename) and classify(filename) in (LIBRARY, FOREIGN):
+        run.leaks.note_drawing(find_distribution(filename))
 
 
 class OutputCapture:
@@ -95,6 +110,8 @@ class OutputCapture:
         run = active_run()
         if run is None:
             return real(text)
+        if threading.current_thread() is not threading.main_thread():
+            guard.guarded("who draws", _note_drawing, run)
         lock_order = run.lock_order
         if lock_order.is_shared:
             self._held_by = lock_order

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.model import guard, ids
 from spanreplay.model.distributions import find_distribution
-from spanreplay.runtime.agent_patches import Patch, install_patch
+from spanreplay.runtime.agent_patches import Patch, install_patch, recorded_run
 from spanreplay.runtime.caller.caller import FOREIGN, is_own, who_asks, who_opens
 from spanreplay.runtime.patches import Patches
 from spanreplay.seams.machine.outside import leaks
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from spanreplay.runtime.run import Run
 
 _getframe: Final = sys._getframe
+_INPUT: Final = 0
+"""The descriptor of standard input."""
 
 
 def note_open(run: Run, frame: FrameType | None, file: Any) -> None:
@@ -63,7 +66,10 @@ def _see(frame: FrameType, descriptor: Any) -> None:
     if run is None or not isinstance(descriptor, int):
         return
     kind, detail = describe_descriptor(descriptor)
-    if kind and (who_asks(frame) != FOREIGN or _is_loop(frame)) and not _is_own_pipe(run, detail):
+    is_asked = (
+        descriptor == _INPUT or who_asks(frame) != FOREIGN or _is_loop(frame)
+    )  # whoever reads what a person types
+    if kind and is_asked and not _is_own_pipe(run, detail):
         leaks.note(kind, "os.read", detail)
 
 
@@ -78,6 +84,22 @@ def install(module: Any, patches: Patches) -> None:
     for name in ("read", "readv"):
         if hasattr(module, name):
             _watch(patches, module, name)
+
+
+def install_loops(module: Any, patches: Patches) -> None:
+    """Have a replay end where an event loop would wait for standard input, which nobody types there."""
+    patches.wrap(module.selector_events.BaseSelectorEventLoop, "add_reader", partial(_wait_for_input, 0))
+    patches.wrap(module.base_events.BaseEventLoop, "connect_read_pipe", partial(_wait_for_input, 1))
+
+
+def _wait_for_input(at: int, wrapped: Any, loop: Any, args: Any, kwargs: Any) -> Any:
+    run = recorded_run()
+    if run is not None and not run.resolver.connects:
+        file = args[at] if len(args) > at else kwargs.get("pipe", kwargs.get("fd"))
+        descriptor = file if isinstance(file, int) else guard.guarded("watching", lambda: file.fileno())
+        if descriptor == _INPUT:
+            run.resolver.leave_out("what came through standard input, below sys.stdin, was not recorded")
+    return wrapped(*args, **kwargs)
 
 
 def _watch(patches: Patches, module: Any, name: str) -> None:

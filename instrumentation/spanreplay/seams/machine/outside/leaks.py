@@ -107,6 +107,15 @@ class Leaks:
                 said = f"{library} reads the clock or random values in a thread of its own, where they are not recorded"
                 self._background[lane] = {"lane": lane, "said": said, "seq": self._seq}
 
+    def note_drawing(self, library: str) -> None:
+        """Note, once for each lane, that a library writes to standard output in a thread of its own."""
+        lane = current_lane(self._run.root_lane).path
+        key = f"{lane} draws"
+        with self._lock:
+            if key not in self._background and len(self._background) < LANES_MAX:
+                said = f"{library} draws on standard output in a thread of its own, whose pace is not recorded"
+                self._background[key] = {"lane": lane, "said": said, "seq": self._seq, "stream": "stdout"}
+
     def look(self, seq: int) -> None:
         """Note that a call begins: its number, whether anything watches files, and connections of native code.
 

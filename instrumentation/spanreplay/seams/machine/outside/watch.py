@@ -132,8 +132,10 @@ def install(module: Any, patches: Patches) -> None:
     """Watch the functions of one module."""
     if module is os:
         device_reads.install(module, patches)
-    if module.__name__ == "ssl":
+    elif module.__name__ == "ssl":
         connections.watch_tls(module, patches)
+    elif module.__name__ == "asyncio":
+        device_reads.install_loops(module, patches)
     for point in POINTS:
         if point.module != module.__name__:
             continue
