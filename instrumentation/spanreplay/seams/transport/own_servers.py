@@ -1,15 +1,28 @@
 """Servers that the agent's process runs itself: requests to them are not a boundary, because they run in this process.
 
 They are recognised by the ports that their sockets listen on. A server in native code (uvloop, grpc) is not recognised.
+
+A port that the system chooses is recorded: it may be meant for a program (`chromedriver --port=…`) or for a prompt.
+A replay binds the same one if it is free.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import socket
+import sys
+from types import FrameType
+from typing import Any, Final
 
+from spanreplay.model import ids
+from spanreplay.runtime.agent_patches import asks, read
+from spanreplay.runtime.caller.caller import is_ours
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.process.own_ports import note_served
+from spanreplay.runtime.reads import source
 from spanreplay.runtime.run import active_run
+
+_getframe: Final = sys._getframe
+_PORT: Final = source("random", "socket.port", is_loose=True)
 
 
 def install(module: Any, patches: Patches) -> None:
@@ -21,4 +34,38 @@ def install(module: Any, patches: Patches) -> None:
             note_served(sock.getsockname()[1])
         return result
 
+    def bind(wrapped: Any, sock: Any, args: Any, kwargs: Any) -> Any:
+        is_stream = sock.family in (module.AF_INET, module.AF_INET6) and sock.type == module.SOCK_STREAM
+        address = args[0] if args else None
+        is_open = is_stream and isinstance(address, tuple) and len(address) > 1 and address[1] == 0
+        if not is_open or not asks(_caller(_getframe(1))):
+            return wrapped(*args, **kwargs)
+        return _bind_as_recorded(wrapped, sock, address)
+
     patches.wrap(module.socket, "listen", listen)
+    patches.wrap(module.socket, "bind", bind)
+
+
+def _caller(frame: FrameType) -> FrameType:
+    """The frame that calls through other patches of the same function, or through the standard library's servers."""
+    while (is_ours(name := frame.f_code.co_filename) or ids.is_stdlib_file(name)) and frame.f_back is not None:
+        frame = frame.f_back
+    return frame
+
+
+def _bind_as_recorded(bind: Any, sock: Any, address: Any) -> None:
+    run = active_run()
+    if run is None or run.resolver.connects:
+        bind(address)
+        read(_PORT, lambda: sock.getsockname()[1])
+        return
+    port = int(read(_PORT, lambda: 0))
+    level, reuses = socket.SOL_SOCKET, socket.SO_REUSEADDR
+    before = sock.getsockopt(level, reuses)
+    sock.setsockopt(level, reuses, 1)  # the recorded run's connections may not have been forgotten yet
+    try:
+        bind((address[0], port, *address[2:]))
+    except OSError:  # another program has it
+        bind(address)
+    finally:
+        sock.setsockopt(level, reuses, before)
