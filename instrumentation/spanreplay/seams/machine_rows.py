@@ -138,7 +138,8 @@ MACHINE: Final[tuple[Seam, ...]] = (
         "lines read from `sys.stdin`",
         kind="`human`",
         effect="`read`",
-        omits="reads of the descriptor below it (`os.read(0)`, `prompt_toolkit`, `asyncio`'s pipes)",
+        omits="reads of the descriptor below it (`os.read(0)`, `prompt_toolkit`, `asyncio`'s pipes): they make a run "
+        "incomplete",
     ),
     Seam(
         "waited-signals",
@@ -163,7 +164,8 @@ MACHINE: Final[tuple[Seam, ...]] = (
         "python",
         ("socket",),
         "spanreplay.seams.transport.own_servers",
-        "no calls; requests to a server in the agent's own process reach it, in a replay too",
+        "no calls; requests to a server in the agent's own process reach it, in a replay too; ports that the system "
+        "chooses for the agent",
         omits="servers below the interpreter (uvloop, grpc): they are a boundary like any other",
     ),
     Seam(
@@ -267,7 +269,7 @@ MACHINE: Final[tuple[Seam, ...]] = (
     Seam(
         "leaks",
         "python",
-        ("socket", "ssl", "os", "time", "ctypes", "_posixsubprocess"),
+        ("socket", "ssl", "os", "time", "ctypes", "_posixsubprocess", "asyncio"),
         "spanreplay.seams.machine.outside.watch",
         "no calls; notes I/O outside of every boundary, by call site: also what is read from devices, terminals, named "
         "pipes, `/proc` and file events (inotify), connections that an earlier unit opened, and on Linux open TCP "
@@ -280,9 +282,10 @@ MACHINE: Final[tuple[Seam, ...]] = (
     Seam(
         "native-clients",
         "python",
-        ("pycurl", "curl_cffi.curl", "curl_cffi.aio", "primp"),
+        ("pycurl", "curl_cffi.curl", "curl_cffi.aio", "primp", "zmq.sugar.socket"),
         "spanreplay.seams.machine.outside.native_clients",
-        "no calls; notes requests of pycurl, curl_cffi and primp, which make a run incomplete; a replay makes none",
+        "no calls; notes requests of pycurl, curl_cffi and primp, and connections of ZeroMQ (Jupyter's kernels), which "
+        "make a run incomplete; a replay makes none",
         lanes="none: its place is a line of code",
         omits="other clients in native code: what they do is neither seen nor denied",
     ),

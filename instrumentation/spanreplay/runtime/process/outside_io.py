@@ -32,6 +32,7 @@ SAID: Final = {
     "device": "read {detail} with {what}, which is not recorded",
     "events": "watches files ({detail}), and what it learns is not recorded",
     "native": "called into {detail} with {what}, which is not recorded",
+    "fork": "forked, and the calls of the child are not in this run",
 }
 """Kind of leak → the message for a user, after its place."""
 
@@ -104,12 +105,17 @@ _EXECUTES: Final = "_execute_child"
 _FORK_FRAMES_MAX: Final = 12
 
 
+def _in_terminal() -> object:
+    """`pty.fork`, whose child becomes a program in a terminal of its own: pexpect, ptyprocess, `pty.spawn`."""
+    return getattr(getattr(sys.modules.get("pty"), "fork", None), "__code__", None)
+
+
 def starts_program(frame: FrameType | None) -> bool:
     """Whether a fork here only starts a program: the child does nothing for the agent."""
     for _ in range(_FORK_FRAMES_MAX):
         if frame is None:
             return False
-        if frame.f_code.co_name == _EXECUTES:
+        if frame.f_code.co_name == _EXECUTES or frame.f_code is _in_terminal():
             return True
         frame = frame.f_back
     return False

@@ -25,6 +25,7 @@ def note_fork(run: Run) -> None:
     if not starts_program(frame):
         run.forks += 1
         run.hole(f"the process forked at {ids.find_caller(3)}: calls of the child are not in this run")
+        leaks.note("fork", "os.fork", "", is_hole=False)
     elif run.resolver.connects:
         leaks.note("process", "os.fork", "a program")
     elif not is_harmless_spawn(frame):

@@ -1,4 +1,4 @@
-"""Seam: HTTP clients that connect in native code, invisible to patches and audit hooks.
+"""Seam: clients that connect in native code, invisible to patches and audit hooks.
 
 Their requests are not recorded. While recording, a request outside every boundary is noted as a leak, with its
 location, so that the run says why it can't be replayed; a replay makes no such request, or it would act on the world a
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final
 
-from spanreplay.model import guard
+from spanreplay.model import guard, ids
 from spanreplay.runtime.agent_patches import TypeMembers
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.process.outside_io import is_telemetry_stack
@@ -28,8 +28,12 @@ CLIENTS: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
     ("primp", "Client", _VERBS),
     ("primp", "AsyncClient", _VERBS),
     ("primp", "", _VERBS),
+    ("zmq.sugar.socket", "Socket", ("connect",)),
 )
 """Module, class in it (or nothing), and the methods that begin a request."""
+_QUEUES: Final = "zmq"
+_INSIDE: Final = "inproc:"
+"""Beginning of the addresses of ZeroMQ that stay in the process."""
 
 
 def _see(client: str) -> None:
@@ -47,8 +51,16 @@ def _see(client: str) -> None:
         raise run.resolver.answers.deny_socket(server)
 
 
+def _is_asked(args: tuple[Any, ...]) -> bool:
+    """Whether the agent's code connects a socket of ZeroMQ to another process; a kernel does so for its server."""
+    is_inside = len(args) > 1 and isinstance(args[1], str) and args[1].startswith(_INSIDE)
+    return not is_inside and bool(ids.find_caller(2))
+
+
 def _watched(real: Callable[..., Any], client: str) -> Callable[..., Any]:
     def request(*args: Any, **kwargs: Any) -> Any:
+        if client == _QUEUES and not _is_asked(args):
+            return real(*args, **kwargs)
         guard.guarded("watching a native client", _see, client)
         return real(*args, **kwargs)
 
