@@ -81,6 +81,7 @@ import http.server, socket, subprocess, threading, urllib.request
 def free_port():
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
+        found.listen(1)
         return found.getsockname()[1]
 
 print(subprocess.run(["echo", f"--port={free_port()}"], capture_output=True).stdout)

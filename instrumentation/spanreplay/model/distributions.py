@@ -62,7 +62,7 @@ def _find_target(filename: str) -> str:
 
     The agent's own code may be in the same folder, so only files that pip lists count as installed.
     """
-    for folder in sys.path:
+    for folder in sys.path or ():  # None while Python ends
         is_above = os.path.isabs(folder) and filename.startswith(os.path.join(folder, ""))  # noqa: PTH117, PTH118 -- text
         if is_above and _site(folder).lists(filename[len(folder) + 1 :].replace(os.sep, "/")):
             return folder
@@ -271,7 +271,7 @@ def _distribution_of_module(name: str) -> str:
     """Find a module's distribution without importing it: the first folder of sys.path with its package decides."""
     path = name.replace(".", os.sep)
     top = path.partition(os.sep)[0]
-    for folder in sys.path:
+    for folder in sys.path or ():  # None while Python ends
         here = folder or os.curdir
         for found in (os.path.join(here, top), os.path.join(here, f"{top}.py")):  # noqa: PTH118 -- text
             if _exists(found):

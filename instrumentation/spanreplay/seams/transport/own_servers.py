@@ -8,6 +8,7 @@ A replay binds the same one if it is free.
 
 from __future__ import annotations
 
+import _socket
 import socket
 import sys
 from types import FrameType
@@ -60,12 +61,22 @@ def _bind_as_recorded(bind: Any, sock: Any, address: Any) -> None:
         read(_PORT, lambda: sock.getsockname()[1])
         return
     port = int(read(_PORT, lambda: 0))
-    level, reuses = socket.SOL_SOCKET, socket.SO_REUSEADDR
-    before = sock.getsockopt(level, reuses)
-    sock.setsockopt(level, reuses, 1)  # the recorded run's connections may not have been forgotten yet
-    try:
-        bind((address[0], port, *address[2:]))
-    except OSError:  # another program has it
+    if not _is_free(sock.family, (address[0], port, *address[2:])):
         bind(address)
+        return
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # for `listen`, too
+    bind((address[0], port, *address[2:]))
+
+
+def _is_free(family: int, address: Any) -> bool:
+    """Whether nobody listens at an address; connections of the recorded run may not have been forgotten yet."""
+    probe = _socket.socket(family, socket.SOCK_STREAM)  # below our patches: it is no server
+    try:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(address)
+        probe.listen(1)
+    except OSError:
+        return False
     finally:
-        sock.setsockopt(level, reuses, before)
+        probe.close()
+    return True
