@@ -318,3 +318,14 @@ def test_s65_a_prompt_in_a_file_that_has_changed_is_the_cause(
     )
     assert named in cause["cause"], cause
     assert sum("system.txt" in each["evidence"] for each in cause["causes"]) == 1
+
+
+def test_the_recorded_command_line_is_told(tmp_path: Path) -> None:
+    """A replay with another command line says with which one the run was recorded, `python -m` included."""
+    workplace = Workplace(tmp_path)
+    source = "import sys\nimport spanreplay\n\nask = spanreplay.boundary('tool', name='ask')(len)\nask(sys.argv[1:])\n"
+    workplace.write("bot.py", source)
+    workplace.record("-m", "bot", "--name", "a b")
+    replayed = workplace.replay("-m", "bot")
+    assert replayed.verdict["verdict"] == "diverged"
+    assert "the command line has changed; it was: -m bot --name 'a b'" in " ".join(replayed.stderr.split())

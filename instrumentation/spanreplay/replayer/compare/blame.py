@@ -28,7 +28,7 @@ from spanreplay.replayer.relocation import FOLDER
 from spanreplay.replayer.resolve.hidden import REDACTION
 from spanreplay.runtime.caller.places import DEVICES
 from spanreplay.runtime.process import hash_secret
-from spanreplay.runtime.process.environment import RANDOM
+from spanreplay.runtime.process.environment import MODULE, RANDOM
 from spanreplay.runtime.process.outside_io import unwatched
 
 if TYPE_CHECKING:
@@ -148,9 +148,8 @@ class Blame:
 
     def _describe_command(self) -> str:
         """The recorded command: the recording, and the words after it."""
-        words = [_find_python(self._env), *map(str, self._env.get("argv") or ())]
         run_id = self._calls[0].run_id if self._calls else "RUN"
-        return f"{run_id} -- {shlex.join(words)[:_COMMAND_CHARACTERS_MAX]}"
+        return f"{run_id} -- {shlex.quote(_find_python(self._env))} {show_command(self._env)}"
 
     def _by_value(self, divergence: Divergence, diff: Diff) -> Iterable[Cause]:
         recorded, now = changed_text(diff)
@@ -272,7 +271,18 @@ class Blame:
                 evidence = f"{each['name']} was {each['recorded']}, now it is {each['now']}"
                 yield Cause("versions", evidence, "beside", str(each["name"]))
             elif each["name"] == "argv":
-                yield Cause("argument", "the command line has changed", "beside", "argv")
+                evidence = f"the command line has changed; it was: {show_command(self._env)}"
+                yield Cause("argument", evidence, "beside", "argv")
+
+
+def show_command(env: Mapping[str, Any]) -> str:
+    """The command line of a recorded process, as in a shell, without the interpreter; '' if its recording has none."""
+    argv, module = env.get("argv"), env.get(MODULE)
+    words = [str(each) for each in argv] if isinstance(argv, list) else []
+    if module and words:
+        words[:1] = ["-m", str(module)]
+    shown = shlex.join(words)
+    return shown if len(shown) <= _COMMAND_CHARACTERS_MAX else f"{shown[:_COMMAND_CHARACTERS_MAX]}…"
 
 
 def _find_python(env: Mapping[str, Any]) -> str:
