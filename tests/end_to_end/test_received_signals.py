@@ -309,6 +309,8 @@ def test_n2_handler_that_does_less_is_a_difference(tmp_path: Path) -> None:
     workplace.path.mkdir()
     record_signalled(workplace, FLAG, signal.SIGTERM)
     workplace.write("agent.py", HEAD + FLAG.replace("stops.append(number)", "print(number)"))
+    shown = workplace.run("show", workplace.recording().run_id).stdout
+    assert "signals: SIGTERM after call " in shown
     replayed = workplace.replay("agent.py")
     assert replayed.verdict["verdict"] == "diverged"
     assert "15" in replayed.stdout

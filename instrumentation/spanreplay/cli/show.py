@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +23,8 @@ from spanreplay.model.lane_names import name_lane
 from spanreplay.recording.catalog import PARENT
 from spanreplay.recording.derived import describe_origin
 from spanreplay.recording.sampling.tally import describe_sampling
+from spanreplay.runtime.order.signal_names import find_signals
+from spanreplay.runtime.process import environment
 from spanreplay.runtime.who import OTHERS
 from spanreplay.units.stated import find_unit
 
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
 LINE_CHARACTERS_MAX: Final = 160
 PIPE_LINE_CHARACTERS: Final = 110
 REASONS_MAX: Final = 10
+SIGNALS_MAX: Final = 10
 KINDS: Final = [kind.value for kind in Kind]
 _INDENT: Final = 24
 _STYLE: Final = {Outcome.ERROR.value: "red", Outcome.OPEN.value: "yellow", Outcome.CANCELLED.value: "yellow"}
@@ -70,8 +74,8 @@ def _head_lines(recording: Recording, link: str) -> list[Text]:
         ("run ", "bold"), (root.run_id, "bold"), "  ", (escape(root.app), "bold cyan"), "  ", (state, style)
     )
     lines = [head, Text(escape("  ".join([*started, *took, *who])), style="dim")]
-    argv = root.env.get("argv")
-    code = [" ".join(map(str, argv))] if isinstance(argv, list) and argv else []
+    command = environment.show_command(root.env)
+    code = [command] if command else []
     parent = root.env.get(PARENT)
     if isinstance(parent, dict):
         code.append(f"started by run {parent.get('run_id')}, call {parent.get('seq')}")
@@ -93,6 +97,8 @@ def _head_lines(recording: Recording, link: str) -> list[Text]:
         lines.append(Text(f"{how} {escape(str(root.env[RESUMES]))}", style="dim"))
     if describe_origin(recording):
         lines.append(Text(escape(describe_origin(recording)), style="yellow"))
+    if signals := _list_signals(recording):
+        lines.append(Text(f"signals: {', '.join(signals)}", style="yellow"))
     if root.replay_of:
         lines.append(Text(f"replay of {escape(root.replay_of)}", style="dim"))
     lines += [Text(f"incomplete: {escape(r)}", style="yellow") for r in completeness.reasons[:REASONS_MAX]]
@@ -102,6 +108,25 @@ def _head_lines(recording: Recording, link: str) -> list[Text]:
     if link:
         lines.append(Text(f"Phoenix {link}", style="dim"))
     return lines
+
+
+def _list_signals(recording: Recording) -> list[str]:
+    """The signals that reached a handler of the program, each with the call before it."""
+    timers = recording.root.manifest.get("timers")
+    clocks = {str(name): fired[0] for name, fired in timers.items()} if isinstance(timers, dict) else {}
+    shown = []
+    for arrival in find_signals(clocks, "main")[:SIGNALS_MAX]:
+        behind = max((call.number for call in recording.calls if call.seq < arrival.clock), default=0)
+        shown.append(f"{_name_signal(arrival.number)} {f'after call {behind}' if behind else 'before the first call'}")
+    return shown
+
+
+def _name_signal(number: int) -> str:
+    """The name of a signal, as `kill -l` lists it."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def _list_leaks(recording: Recording) -> list[str]:

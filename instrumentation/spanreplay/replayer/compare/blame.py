@@ -28,7 +28,7 @@ from spanreplay.replayer.relocation import FOLDER
 from spanreplay.replayer.resolve.hidden import REDACTION
 from spanreplay.runtime.caller.places import DEVICES
 from spanreplay.runtime.process import hash_secret
-from spanreplay.runtime.process.environment import MODULE, RANDOM
+from spanreplay.runtime.process.environment import RANDOM, show_command
 from spanreplay.runtime.process.outside_io import unwatched
 
 if TYPE_CHECKING:
@@ -49,7 +49,6 @@ _ABSENT: Final = "(absent)"
 _CANNOT_IMPORT: Final = ("the agent raised ModuleNotFoundError ", "the agent raised ImportError ")
 _PYTHON: Final = "python"
 """Name of the interpreter among a run's folders."""
-_COMMAND_CHARACTERS_MAX: Final = 300
 
 
 def changed_text(diff: Diff) -> tuple[str, str]:
@@ -273,16 +272,6 @@ class Blame:
             elif each["name"] == "argv":
                 evidence = f"the command line has changed; it was: {show_command(self._env)}"
                 yield Cause("argument", evidence, "beside", "argv")
-
-
-def show_command(env: Mapping[str, Any]) -> str:
-    """The command line of a recorded process, as in a shell, without the interpreter; '' if its recording has none."""
-    argv, module = env.get("argv"), env.get(MODULE)
-    words = [str(each) for each in argv] if isinstance(argv, list) else []
-    if module and words:
-        words[:1] = ["-m", str(module)]
-    shown = shlex.join(words)
-    return shown if len(shown) <= _COMMAND_CHARACTERS_MAX else f"{shown[:_COMMAND_CHARACTERS_MAX]}…"
 
 
 def _find_python(env: Mapping[str, Any]) -> str:

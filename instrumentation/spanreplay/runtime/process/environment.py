@@ -6,7 +6,9 @@ import hashlib
 import os
 import platform
 import re
+import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -25,6 +27,7 @@ STREAMS: Final = ("stdin", "stdout", "stderr")
 _isatty: Final = os.isatty
 _get_terminal_size: Final = os.get_terminal_size
 CODE_FILES_MAX: Final = 200
+_COMMAND_CHARACTERS_MAX: Final = 300
 _CODE_BYTES_MAX: Final = 1024 * 1024
 _VERSION: Final = re.compile(r"^Version: *(\S+)", re.MULTILINE)
 _PACKAGES: Final = (
@@ -73,6 +76,16 @@ def _measure(descriptor: int) -> list[int]:
         return list(_get_terminal_size(descriptor))
     except OSError:
         return []
+
+
+def show_command(env: Mapping[str, Any]) -> str:
+    """The command line of a recorded process, as in a shell, without the interpreter; '' if its recording has none."""
+    argv, module = env.get("argv"), env.get(MODULE)
+    words = [str(each) for each in argv] if isinstance(argv, list) else []
+    if module and words:
+        words[:1] = ["-m", str(module)]
+    shown = shlex.join(words)
+    return shown if len(shown) <= _COMMAND_CHARACTERS_MAX else f"{shown[:_COMMAND_CHARACTERS_MAX]}…"
 
 
 def find_folders(argv: list[str]) -> dict[str, str]:
