@@ -50,7 +50,6 @@ TABLE: Final = (
     Group("lanes of threads"),
     Group("the exit status"),
     Group("the end by a signal"),
-    Group("signals", _FULL, "the places of signals"),
     Group("timers", _FULL, _LOOPS),
     Group("steps of event loops", _FULL, _LOOPS),
     Group("uvloop-steps", _FULL, _LOOPS),
@@ -60,6 +59,7 @@ TABLE: Final = (
     Group("threads", _FULL, _THREADS),
     Group("returns", _FULL, _THREADS),
     Group("looks", _FULL, _LOOKS),
+    Group("signals", _FULL, "the places of signals"),
 )
 
 

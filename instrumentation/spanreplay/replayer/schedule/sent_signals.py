@@ -46,6 +46,7 @@ class SentSignals:
         self._loop_clock: LoopClock | None = None
         self._follower: Follower | None = None
         self._raised: BaseException | None = None
+        self._has_sent = False
         self._in_calls: dict[int, list[Arrival]] = {}
         """Number of a call that an event loop waits for → the signals that came during it."""
 
@@ -161,6 +162,7 @@ class SentSignals:
         return ended is not None and ended in (came, (arrival.clock, 0))
 
     def _send_in_loop(self, arrival: Arrival) -> None:
+        self._has_sent = True
         try:
             self._send(arrival)
         except (KeyboardInterrupt, SystemExit):
@@ -168,11 +170,17 @@ class SentSignals:
         except BaseException as exc:  # noqa: BLE001 -- raised again where a loop would not catch it
             self._raised = exc
 
-    def raise_left(self) -> None:
-        """Called where an event loop looks for events. Raises: what a handler raised there."""
+    def take_sent(self) -> bool:
+        """Called where an event loop looks for events: whether it has sent a signal since it did so last.
+
+        When recorded, the signal came while the loop looked: what it wrote to the loop's own pipe is among the events
+        of this look, after which the loop has not been idle. Raises: what the handler raised.
+        """
         raised, self._raised = self._raised, None
         if raised is not None:
             raise raised
+        has_sent, self._has_sent = self._has_sent, False
+        return has_sent
 
     # ── sending ─────────────────────────────────────────────────────────────────────────────────────
     def send(self, arrival: Arrival) -> None:

@@ -268,10 +268,12 @@ class StepClock(LoopClock):
 
     # ── the loop's idle moments ─────────────────────────────────────────────────────────────────────
     def _select(self, timeout: float | None = None) -> Any:
-        self._gate.sent.raise_left()
+        has_sent = self._gate.sent.take_sent()
         if self._gate.is_live:
             return self._select_live(timeout)
         self._queue.next_turn()
+        if has_sent:
+            return self._look(0)
         if timeout is not None and timeout <= 0 and self._queue.is_idle:
             timeout = self._find_timeout()
         if timeout is not None and timeout <= 0:

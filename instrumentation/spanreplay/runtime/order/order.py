@@ -151,8 +151,8 @@ class Sent(Protocol):
     def leave(self, clock: LoopClock) -> None:
         """An event loop has stopped."""
 
-    def raise_left(self) -> None:
-        """Called where an event loop looks for events. Raises: what a handler raised there."""
+    def take_sent(self) -> bool:
+        """Called where an event loop looks for events: whether it has sent a signal since. Raises: its exception."""
 
     def arrive(self, number: int) -> None:
         """A signal has reached its handler."""

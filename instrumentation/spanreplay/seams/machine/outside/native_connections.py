@@ -44,7 +44,8 @@ def note_python(sock: Any) -> None:
 
 def set_baseline() -> None:
     """Leave out the connections that this process has at present: it has inherited them."""
-    for _, inode in _list_sockets():
+    for descriptor, inode in _list_sockets():
+        _look(descriptor)  # one at which it listens
         _settle(inode)
 
 
