@@ -5,6 +5,7 @@ A name has the lane, the signal's number among those of the lane, the signal, an
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -18,6 +19,7 @@ IN_CALL: Final = "call."
 IN_PAUSE: Final = "pause"
 """In `signal.pause`."""
 _SIGNAL: Final = "|signal|"
+_DIGITS_MAX: Final = 12
 
 
 @dataclass(frozen=True)
@@ -45,15 +47,19 @@ class Arrival:
     def call(self) -> int:
         """The number of the call during which it came; -1 for another place."""
         number = self.place.removeprefix(IN_CALL)
-        return int(number) if number != self.place and number.isdecimal() else -1
+        return _to_number(number) if number != self.place else -1
 
     @property
     def code(self) -> CodePlace | None:
         """The place in the code; None for another place."""
         parts = self.place.rsplit(":", 3)
-        if len(parts) < 4 or not (parts[2].isdecimal() and parts[3].isdecimal()):
-            return None
-        return CodePlace(parts[0], parts[1], int(parts[2]), int(parts[3]))
+        offset, written = (_to_number(each) for each in parts[2:]) if len(parts) == 4 else (-1, -1)
+        return CodePlace(parts[0], parts[1], offset, written) if offset >= 0 and written >= 0 else None
+
+
+def _to_number(text: str) -> int:
+    """The number that a recording holds as text; -1 for anything else."""
+    return int(text) if len(text) <= _DIGITS_MAX and text.isdecimal() else -1
 
 
 def name_signal(lane: Lane, number: int, place: str) -> str:
@@ -67,6 +73,7 @@ def find_signals(timers: Mapping[str, int], lane: str) -> list[Arrival]:
     for name, clock in timers.items():
         at, sign, rest = name.partition(_SIGNAL)
         parts = rest.split(":", 2)
-        if sign and at == lane and len(parts) == 3 and parts[1].isdecimal():
-            found.append(Arrival(clock, int(parts[1]), parts[2]))
+        number = _to_number(parts[1]) if sign and at == lane and len(parts) == 3 else -1
+        if 0 < number < signal.NSIG:
+            found.append(Arrival(clock, number, parts[2]))
     return sorted(found, key=lambda arrival: arrival.clock)
