@@ -136,12 +136,22 @@ for number in range(4):
     arrive()
     print(ask("more"), len(stops))
 """
+COUNTING: Final = """
+print(ask("first"))
+for tick in range(6):
+    print("tick", tick, len(stops))
+    (send if tick == 3 else int)(signal.SIGTERM)
+print(ask("last"), len(stops))
+"""
+CANCELS_OTHERS: Final = CANCELS.replace("for task in tasks:", "for task in (tasks[0], tasks[2]):")
 CASES: Final = {
     "between_lines": BETWEEN_LINES,
     "same_code": SAME_CODE,
     "same_code_after_calls": SAME_CODE_AFTER_CALLS,
     "at_the_end_of_a_call": CANCELS.replace("HOW", "arrives=True"),
     "amid_a_call": CANCELS.replace("HOW", "arrives=True, goes_on=True"),
+    "amid_a_call_that_ends": CANCELS_OTHERS.replace("HOW", "arrives=True, goes_on=True"),
+    "counting": COUNTING,
     "in_a_step": IN_A_STEP,
     "blocking": BLOCKING,
     "twice": TWICE,
