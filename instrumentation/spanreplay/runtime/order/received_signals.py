@@ -82,13 +82,10 @@ class Received:
     def __init__(self, handler: Callable[[int, FrameType | None], Any]) -> None:
         self.handler = handler
 
-    def __call__(self, number: int, frame: FrameType | None) -> Any:
-        if guard.guarded("a signal during a call's record", _Deferred.make, self, number, frame):
+    def __call__(self, number: int, frame: FrameType | None, *, is_deferred: bool = False) -> Any:
+        """Run the handler. One function, because its frame is in the traceback of what the handler raises."""
+        if not is_deferred and guard.guarded("a signal during a call's record", _Deferred.make, self, number, frame):
             return None
-        return self.run(number, frame)
-
-    def run(self, number: int, frame: FrameType | None) -> Any:
-        """Run the handler here. Raises: whatever it raises."""
         run = active_run()
         if run is None:
             return self.handler(number, frame)
@@ -132,7 +129,7 @@ class _Deferred:
         sys.settrace(None)
         if self._frame is not None:
             self._frame.f_trace, self._frame.f_trace_opcodes, self._frame = None, False, None
-        self._received.run(self._number, frame)
+        self._received(self._number, frame, is_deferred=True)
         return None
 
 
