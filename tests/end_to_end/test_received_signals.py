@@ -379,3 +379,36 @@ def test_n4_program_sees_its_own_handlers(tmp_path: Path) -> None:
     plain = subprocess.run([sys.executable, str(agent)], capture_output=True, text=True, check=True)
     assert workplace.record(agent).stdout == plain.stdout
     assert set(plain.stdout.split()) == {"True"}
+
+
+ODD: Final = """
+import os
+import signal
+import threading
+
+ODD = {
+    "own": lambda: os.kill(os.getpid(), 0),
+    "own group": lambda: os.killpg(os.getpgrp(), 0),
+    "own thread": lambda: signal.pthread_kill(threading.get_ident(), 0),
+    "no signal": lambda: os.kill(os.getpid(), 999),
+    "no signal either": lambda: signal.raise_signal(999),
+    "text": lambda: os.kill(os.getpid(), "x"),
+    "no arguments": lambda: signal.signal(),
+    "no handler": lambda: signal.signal(signal.SIGTERM),
+    "handler of no signal": lambda: signal.signal(999, print),
+}
+for name, call in ODD.items():
+    try:
+        print(name, call())
+    except Exception as error:
+        print(name, type(error).__name__, error)
+"""
+
+
+def test_n4_odd_arguments_do_what_they_do_without_us(tmp_path: Path) -> None:
+    """`os.kill(os.getpid(), 0)` asks whether a process is alive, and mistakes raise what they raise."""
+    workplace = Workplace(tmp_path)
+    agent = workplace.write("agent.py", ODD)
+    plain = subprocess.run([sys.executable, str(agent)], capture_output=True, text=True, check=True)
+    assert workplace.record(agent).stdout == plain.stdout
+    assert "own None" in plain.stdout

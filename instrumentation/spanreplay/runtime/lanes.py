@@ -120,10 +120,8 @@ class outside_calls:  # noqa: N801 -- reads as a statement: `with outside_calls(
     __slots__ = ("_lane", "_tokens")
 
     def __init__(self, root: Lane) -> None:
-        crossing = outermost = current_crossing(root)
-        while crossing is not None:
-            outermost, crossing = crossing, getattr(crossing, "parent", None)
-        self._lane = None if outermost is None else outermost.lane
+        crossing = outermost_crossing(root)
+        self._lane = None if crossing is None else crossing.lane
 
     def __enter__(self) -> None:
         self._tokens: list[tuple[contextvars.ContextVar[Any], contextvars.Token[Any] | None]]
@@ -179,6 +177,14 @@ def current_crossing(root: Lane) -> Any:
     """The boundary call that the running code is inside, or None; crosses threads with the lane."""
     crossing = _crossing.get()
     return crossing if crossing is not None else current_lane(root).owner
+
+
+def outermost_crossing(root: Lane) -> Any:
+    """The boundary call around all others that the running code is inside, or None."""
+    crossing = current_crossing(root)
+    while crossing is not None and getattr(crossing, "parent", None) is not None:
+        crossing = crossing.parent
+    return crossing
 
 
 def thread_lane(root: Lane) -> Lane:

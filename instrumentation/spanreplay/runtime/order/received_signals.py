@@ -10,6 +10,7 @@ started.
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # not in the stubs; the functions of signal are wrapped
 import _thread
 import os
 import posix  # os.getpid is a recorded read
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.model import guard
 from spanreplay.model.here import PACKAGE
-from spanreplay.runtime.lanes import current_crossing, outside_calls
+from spanreplay.runtime.lanes import outermost_crossing, outside_calls
 from spanreplay.runtime.order.loops import running_loop
 from spanreplay.runtime.order.signal_names import IN_CALL, IN_LOOP, IN_PAUSE
 from spanreplay.runtime.order.wait_ends import watched
@@ -35,9 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["Received", "install", "written"]
 
 _BY_THEMSELVES: Final = frozenset(
-    int(getattr(signal, name))
-    for name in ("SIGALRM", "SIGVTALRM", "SIGPROF", "SIGCHLD", "SIGWINCH")
-    if hasattr(signal, name)
+    int(getattr(signal, name)) for name in ("SIGALRM", "SIGVTALRM", "SIGPROF", "SIGCHLD") if hasattr(signal, name)
 )
 _LOOPS: Final = ("_run_once", "unrolled_run", "run_forever", "run")
 """Functions that run the callbacks of an event loop."""
@@ -160,11 +159,9 @@ def _find_place(run: Run, frame: FrameType | None) -> str:
     loop = running_loop()
     if loop is not None and (_is_in_native_code(loop) or _is_between_callbacks(frame)):
         return IN_LOOP
-    crossing = outermost = current_crossing(run.root_lane)
-    while crossing is not None:
-        outermost, crossing = crossing, getattr(crossing, "parent", None)
-    if outermost is not None:
-        return f"{IN_CALL}{outermost.seq}"
+    crossing = outermost_crossing(run.root_lane)
+    if crossing is not None:
+        return f"{IN_CALL}{crossing.seq}"
     while frame is not None and (_is_of_python(frame) or frame.f_code.co_filename.startswith(PACKAGE)):
         frame = frame.f_back
     if frame is None:
@@ -195,8 +192,11 @@ def install(patches: Patches) -> None:
     """Note the signals that reach handlers which the program sets from now on, and Ctrl-C without a handler."""
 
     def set_handler(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-        number, handler = _arguments(*args, **kwargs)
-        result = wrapped(number, Received(handler) if callable(handler) else handler)
+        if len(args) > 1 and callable(args[1]):
+            args = (args[0], Received(args[1]), *args[2:])
+        elif callable(kwargs.get("handler")):
+            kwargs = {**kwargs, "handler": Received(kwargs["handler"])}
+        result = wrapped(*args, **kwargs)
         run = active_run()
         if run is not None:
             run.order.expect_signals()
@@ -224,40 +224,28 @@ def install(patches: Patches) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _arguments(signalnum: Any, handler: Any) -> tuple[Any, Any]:
-    return signalnum, handler
-
-
 def _watch_own(patches: Patches) -> None:
     """Tell signals that the program sends to itself from those of others."""
 
-    def send(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-        number = args[-1] if args else kwargs.get("signalnum", signal.SIGINT)
-        _expect_own(number)
-        return wrapped(*args, **kwargs)
+    def watch(owner: Any, name: str, own: Callable[[], int] | None) -> None:
+        def send(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+            guard.guarded("a signal of the program's own", _expect, args, own)
+            return wrapped(*args, **kwargs)
 
-    def interrupt(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-        _expect_own(args[0] if args else signal.SIGINT)
-        return wrapped(*args, **kwargs)
-
-    def kill(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-        if args and args[0] in (posix.getpid(), 0):
-            _expect_own(args[-1])
-        return wrapped(*args, **kwargs)
-
-    def kill_group(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-        if args and args[0] in (posix.getpgrp(), 0):
-            _expect_own(args[-1])
-        return wrapped(*args, **kwargs)
-
-    patches.wrap(signal, "raise_signal", send)
-    patches.wrap(_thread, "interrupt_main", interrupt)
-    patches.wrap(os, "kill", kill)
-    for owner, name, wrapper in ((signal, "pthread_kill", send), (os, "killpg", kill_group)):
         if hasattr(owner, name):
-            patches.wrap(owner, name, wrapper)
+            patches.wrap(owner, name, send)
+
+    watch(signal, "raise_signal", None)
+    watch(signal, "pthread_kill", None)
+    watch(_thread, "interrupt_main", None)
+    watch(os, "kill", posix.getpid)
+    watch(os, "killpg", posix.getpgrp)
 
 
-def _expect_own(number: Any) -> None:
-    if isinstance(number, int) and callable(signal.getsignal(number)):
+def _expect(args: tuple[Any, ...], own: Callable[[], int] | None) -> None:
+    """Note a signal that the program sends; `own` gives the number that makes it the receiver, None if it always is."""
+    number = args[-1] if args else signal.SIGINT
+    if own is not None and (not args or args[0] not in (own(), 0)):
+        return
+    if isinstance(number, int) and 0 < number < signal.NSIG and isinstance(_signal.getsignal(number), Received):
         _own.add(int(number))
