@@ -316,6 +316,19 @@ def test_n2_handler_that_does_less_is_a_difference(tmp_path: Path) -> None:
     assert "15" in replayed.stdout
 
 
+def test_n2_place_that_is_gone_does_not_keep_a_replay_waiting(tmp_path: Path) -> None:
+    """If the function that was interrupted has another name now, the signal comes later, and the agent ends."""
+    workplace = Workplace(tmp_path / "agent")
+    workplace.path.mkdir()
+    source = "\n    ".join(["def work():", "global ticks", *COUNTING.strip().splitlines(), "", ""]) + "\nwork()\n"
+    stdout, _ = record_signalled(workplace, source, signal.SIGTERM)
+    assert "bye" in stdout
+    workplace.write("agent.py", HEAD + source.replace("work()", "renamed()"))
+    replayed = workplace.replay("agent.py")
+    assert replayed.verdict["verdict"] == "diverged"
+    assert "bye" in replayed.stdout
+
+
 CUT: Final = """
 import sys
 import _thread

@@ -113,7 +113,10 @@ def _head_lines(recording: Recording, link: str) -> list[Text]:
 def _list_signals(recording: Recording) -> list[str]:
     """The signals that reached a handler of the program, each with the call before it."""
     timers = recording.root.manifest.get("timers")
-    clocks = {str(name): fired[0] for name, fired in timers.items()} if isinstance(timers, dict) else {}
+    rows = timers.items() if isinstance(timers, dict) else ()
+    clocks = {
+        str(name): fired[0] for name, fired in rows if isinstance(fired, list) and fired and type(fired[0]) is int
+    }
     shown = []
     for arrival in find_signals(clocks, "main")[:SIGNALS_MAX]:
         behind = max((call.number for call in recording.calls if call.seq < arrival.clock), default=0)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]  # not in the stubs; the functions of signal are wrapped
 import sys
 import threading
+import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
@@ -22,10 +23,13 @@ from spanreplay.model.own_threads import make_lock
 from spanreplay.replayer.schedule.pace import thread_of
 from spanreplay.runtime.order.loops import running_loop
 from spanreplay.runtime.order.order import LoopClock, Order
-from spanreplay.runtime.order.received_signals import Received, written
+from spanreplay.runtime.order.received_signals import Received, is_of_program, written
 from spanreplay.runtime.order.signal_names import IN_LOOP, IN_PAUSE, Arrival, CodePlace, find_signals
 
 _LANE: Final = "main"
+_LOCK_S: Final = 0.2
+_SEARCH_S: Final = 2.0
+"""How long the main thread is followed: code that has changed may never come to the place."""
 _main: Final = threading.main_thread()
 
 
@@ -61,25 +65,34 @@ class SentSignals:
     # ── when one is sent ────────────────────────────────────────────────────────────────────────────
     def look(self) -> None:
         """Send the next signal, or have it sent at its place, if it is its turn."""
-        if not self._left:
+        # A handler may run in a thread that holds the gate, for which the thread that holds our lock waits
+        if not self._left or not self._lock.acquire(timeout=_LOCK_S):
             return
-        with self._lock:
-            arrival = self._find_due()
-            if arrival is None:
-                return
-            code = arrival.code
-            if code is None:
-                if self._loop_clock is not None and arrival.place != IN_PAUSE:
-                    self._left.popleft()
-                    self._give_to_loop(arrival, self._loop_clock)
-                return
-            if threading.current_thread() is _main:
-                if self._follower is None:
-                    self._follower = Follower(self, arrival, code)
-                return
-            self._left.popleft()
-            self._sent = arrival
-        _signal.pthread_kill(_main.ident, arrival.number)
+        try:
+            arrival = self._look()
+        finally:
+            self._lock.release()
+        if arrival is not None:
+            _signal.pthread_kill(_main.ident, arrival.number)
+
+    def _look(self) -> Arrival | None:
+        """Have the next signal sent at its place; return it if another thread is to send it."""
+        arrival = self._find_due()
+        if arrival is None:
+            return None
+        code = arrival.code
+        if code is None:
+            if self._loop_clock is not None and arrival.place != IN_PAUSE:
+                self._left.popleft()
+                self._give_to_loop(arrival, self._loop_clock)
+            return None
+        if threading.current_thread() is _main:
+            if self._follower is None:
+                self._follower = Follower(self, arrival, code)
+            return None
+        self._left.popleft()
+        self._sent = arrival
+        return arrival
 
     def send_in(self, recorded: CallRecord, clock: int) -> None:
         """Send the signals that came during a call of the main thread, before its completion at this clock.
@@ -238,9 +251,12 @@ class Follower:
         self._behind: FrameType | None = None
         """The frame that is at the instruction already, and whose next instruction counts."""
         self._frames: list[FrameType] = []
+        self._until = time.monotonic() + _SEARCH_S
         if sys.gettrace() is not None:
             return
-        frame: FrameType | None = sys._getframe(1)
+        here = sys._getframe()
+        here.f_trace_opcodes = True  # Python 3.12 traces no instructions if no frame wants them before `settrace`
+        frame = here.f_back
         while frame is not None:
             if self._matches(frame.f_code):
                 if self._behind is None and self._find_start(frame.f_code, frame.f_lasti) == self._offset:
@@ -276,8 +292,10 @@ class Follower:
 
     def _call(self, frame: FrameType, event: str, argument: Any) -> Any:
         if not self._matches(frame.f_code):
+            if time.monotonic() > self._until and is_of_program(frame.f_back):
+                self._signals.send(self._arrival)
             return None
-        frame.f_trace_opcodes = True
+        frame.f_trace, frame.f_trace_opcodes = self._step, True  # in this order: Python 3.13 else traces no instruction
         self._frames.append(frame)
         return self._step
 

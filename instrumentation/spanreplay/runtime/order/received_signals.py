@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from spanreplay.runtime.patches import Patches
     from spanreplay.runtime.run import Run
 
-__all__ = ["Received", "install", "written"]
+__all__ = ["Received", "install", "is_of_program", "written"]
 
 _BY_THEMSELVES: Final = frozenset(
     int(getattr(signal, name)) for name in ("SIGALRM", "SIGVTALRM", "SIGPROF", "SIGCHLD") if hasattr(signal, name)
@@ -96,6 +96,11 @@ class Received:
 def _is_of_python(frame: FrameType) -> bool:
     file = frame.f_code.co_filename
     return file.startswith((_LIBRARY, "<frozen ")) and "-packages" not in file
+
+
+def is_of_program(frame: FrameType | None) -> bool:
+    """Whether a frame is the program's or one of its libraries', and neither Python's nor ours."""
+    return frame is not None and not (_is_of_python(frame) or frame.f_code.co_filename.startswith(PACKAGE))
 
 
 class _Deferred:
@@ -162,7 +167,7 @@ def _find_place(run: Run, frame: FrameType | None) -> str:
     crossing = outermost_crossing(run.root_lane)
     if crossing is not None:
         return f"{IN_CALL}{crossing.seq}"
-    while frame is not None and (_is_of_python(frame) or frame.f_code.co_filename.startswith(PACKAGE)):
+    while frame is not None and not is_of_program(frame):
         frame = frame.f_back
     if frame is None:
         return IN_LOOP
