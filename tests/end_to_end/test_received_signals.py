@@ -219,7 +219,8 @@ print(ask("bye"))
 """
 PAUSED: Final = """
 signal.signal(signal.SIGTERM, lambda number, frame: print("told"))
-print(ask("one"), ask("two"), ask("three"))
+print(ask("one"), ask("two"))
+told()
 signal.pause()
 print(ask("bye"))
 """
@@ -270,6 +271,11 @@ BEFORE: Final = 3
 """How many calls the agent makes before it gets the signal."""
 
 
+def is_asleep(pid: int) -> bool:
+    """Whether the main thread of a process waits in the kernel."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
+
+
 def record_signalled(workplace: Workplace, source: str, number: signal.Signals) -> tuple[str, int]:
     """Record an agent that gets a signal after some calls; return its output and exit status."""
     told = workplace.path.parent / "told"
@@ -279,6 +285,8 @@ def record_signalled(workplace: Workplace, source: str, number: signal.Signals) 
     deadline = time.monotonic() + TIMEOUT_S
     while not (told.exists() and len(told.read_text()) >= BEFORE) and process.poll() is None:
         assert time.monotonic() < deadline
+        time.sleep(0.005)
+    while source is PAUSED and not is_asleep(process.pid):  # a signal before the pause would not end it
         time.sleep(0.005)
     process.send_signal(number)
     stdout, stderr = process.communicate(timeout=TIMEOUT_S)
