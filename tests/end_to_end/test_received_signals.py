@@ -219,8 +219,7 @@ print(ask("bye"))
 """
 PAUSED: Final = """
 signal.signal(signal.SIGTERM, lambda number, frame: print("told"))
-print(ask("one"), ask("two"))
-told()
+print(ask("one"), ask("two"), ask("three"))
 signal.pause()
 print(ask("bye"))
 """
