@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -42,6 +43,14 @@ def hear():
 """
 
 
+def insist_on_identical(workplace: Workplace, agent: Path) -> None:
+    """Record an agent; its replay must be identical and print the same."""
+    recorded = workplace.record(agent)
+    replayed = workplace.replay(agent)
+    assert replayed.verdict["verdict"] == "identical", replayed.stderr
+    assert replayed.stdout == recorded.stdout
+
+
 @pytest.mark.parametrize("way", [NON_BLOCKING, SELECTOR], ids=["non-blocking", "selector"])
 def test_s50_an_agent_that_looks_for_answers_hears_one_at_a_time(way: str, workplace: Workplace) -> None:
     """Output follows the input that it answers; a changed input diverges as such."""
@@ -69,10 +78,7 @@ def test_s50_much_output_and_input_pass_through_the_pipes_of_a_replay(workplace:
         "many.stderr.close()\n"
         "print(len(many.stdout.read()), many.wait())\n"
     ))  # fmt: skip
-    recorded = workplace.record(agent)
-    replayed = workplace.replay(agent)
-    assert replayed.verdict["verdict"] == "identical", replayed.stderr
-    assert replayed.stdout == recorded.stdout
+    insist_on_identical(workplace, agent)
 
 
 PORTS: Final = """
@@ -102,10 +108,7 @@ server.shutdown()
 def test_s50_a_port_that_the_system_chose_is_the_recorded_one(workplace: Workplace) -> None:
     """It is part of a program's command, and a server of the agent's own is still reached at it."""
     agent = workplace.write("agent.py", PORTS)
-    recorded = workplace.record(agent)
-    replayed = workplace.replay(agent)
-    assert replayed.verdict["verdict"] == "identical", replayed.stderr
-    assert replayed.stdout == recorded.stdout
+    insist_on_identical(workplace, agent)
 
 
 def test_s50_the_empty_path_names_nothing_to_change(workplace: Workplace) -> None:
@@ -118,10 +121,7 @@ def test_s50_the_empty_path_names_nothing_to_change(workplace: Workplace) -> Non
         "    except FileNotFoundError as error:\n"
         "        print(error)\n"
     ))  # fmt: skip
-    recorded = workplace.record(agent)
-    replayed = workplace.replay(agent)
-    assert replayed.verdict["verdict"] == "identical", replayed.stderr
-    assert replayed.stdout == recorded.stdout
+    insist_on_identical(workplace, agent)
 
 
 IN_TERMINAL: Final = """

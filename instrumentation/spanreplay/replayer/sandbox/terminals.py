@@ -5,10 +5,11 @@ Programs print colours, bars and tables for a terminal, by its width.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from spanreplay.model.call import Recording
 from spanreplay.runtime.agent_patches import patch_with
@@ -17,12 +18,15 @@ from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.process.environment import STREAMS, TERMINALS
 
 
+_CELLS_MAX: Final = 10_000
+
+
 def restore(recording: Recording, patches: Patches) -> None:
     """Let the standard streams be what they were for a recording's program."""
     recorded = recording.root.env.get(TERMINALS)
     if not isinstance(recorded, Mapping):  # of an older version
         return
-    sizes = {fd: recorded.get(name) for fd, name in enumerate(STREAMS)}
+    sizes = {fd: _to_size(recorded.get(name)) for fd, name in enumerate(STREAMS)}
     for fd, name in enumerate(STREAMS):
         stream = getattr(sys, f"__{name}__")
         if hasattr(stream, "__dict__"):
@@ -36,12 +40,20 @@ def restore(recording: Recording, patches: Patches) -> None:
         size = sizes.get(fd)
         if fd not in sizes:
             return real_size(fd)
-        if not isinstance(size, list) or len(size) != 2:
-            raise OSError(25, os.strerror(25))
-        return os.terminal_size((int(size[0]), int(size[1])))
+        if not size:
+            raise OSError(errno.ENOTTY, os.strerror(errno.ENOTTY))
+        return os.terminal_size(size)
 
     patch_with(patches, os, "isatty", isatty, _is_not_ours)
     patch_with(patches, os, "get_terminal_size", get_terminal_size, _is_not_ours)
+
+
+def _to_size(recorded: Any) -> tuple[int, ...] | None:
+    """The columns and lines of a terminal, () if nobody knows them; None for what was no terminal."""
+    if recorded is None:
+        return None
+    size = tuple(recorded) if isinstance(recorded, list) else ()
+    return size if len(size) == 2 and all(type(each) is int and 0 <= each <= _CELLS_MAX for each in size) else ()
 
 
 def _told(is_terminal: bool) -> Callable[[], bool]:

@@ -60,8 +60,8 @@ def _bind_as_recorded(bind: Any, sock: Any, address: Any) -> None:
         bind(address)
         read(_PORT, lambda: sock.getsockname()[1])
         return
-    port = int(read(_PORT, lambda: 0))
-    if not _is_free(sock.family, (address[0], port, *address[2:])):
+    port = read(_PORT, lambda: 0)
+    if type(port) is not int or not 0 < port < 65536 or not _is_free(sock.family, (address[0], port, *address[2:])):
         bind(address)
         return
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # for `listen`, too
