@@ -17,7 +17,6 @@ from spanreplay.runtime.caller.caller import is_ours
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.process.environment import STREAMS, TERMINALS
 
-
 _CELLS_MAX: Final = 10_000
 
 

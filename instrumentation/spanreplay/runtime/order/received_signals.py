@@ -51,9 +51,13 @@ _BOOKKEEPING: Final = (
     "runtime.calls.open",
 )
 """Modules of ours that call neither the program nor the outside."""
-_NOT_WAITING: Final = ("runtime.calls", "runtime.lanes", "runtime.caller", "runtime.context_variables")
+_NOT_WAITING: Final = (
+    *("runtime.calls", "runtime.lanes", "runtime.caller", "runtime.context_variables", "runtime.order.loops"),
+    *("runtime.who", "runtime.timer_names"),
+)
 """Modules of ours that call the program, but nothing in the standard library that waits for the outside."""
-_TRANSPORTS: Final = "seams.transport.http"
+_BY_OTHERS: Final = ("seams.transport.http", "runtime.order.steps")
+"""Modules of ours that wait for the outside only in functions of others."""
 _LIBRARY: Final = os.path.dirname(os.__file__) + os.sep  # noqa: PTH120 -- pathlib costs start-up
 _main: Final = threading.main_thread()
 _own: Final[set[int]] = set()
@@ -144,8 +148,9 @@ def _is_busy(frame: FrameType | None) -> bool:
         is_helped = is_helped and _is_of_python(at)
         at = at.f_back
     name = "" if at is None else at.f_globals.get("__name__", "").removeprefix("spanreplay.")
-    is_busy = name.startswith(_BOOKKEEPING) or (is_helped and name.startswith(_NOT_WAITING))
-    return is_busy or (at is frame and name.startswith(_TRANSPORTS))
+    if name.startswith(_BOOKKEEPING) or (is_helped and name.startswith(_NOT_WAITING)):
+        return True
+    return at is frame and name.startswith(_BY_OTHERS)
 
 
 def _note(run: Run, number: int, frame: FrameType | None) -> None:
