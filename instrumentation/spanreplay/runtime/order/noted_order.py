@@ -82,7 +82,8 @@ class NotedOrder:
         timer = NotedTimer(self._run, name, loop, when, callback)
         handle = wrapped(when, Outer(timer), *rest, **kwargs)
         if may_be_early:
-            timer.again = lambda *values: None if handle.cancelled() else wrapped(when, Outer(timer), *values, **kwargs)
+            timer.again = lambda *values: wrapped(when, Outer(timer), *values, **kwargs)
+            timer.is_cancelled = handle.cancelled
         return handle
 
     def set_deadline(self, name: str, deadline: Deadline) -> Any:

@@ -21,16 +21,19 @@ class Timed(Protocol):
 class NotedTimer:
     """A timer that notes when it fires."""
 
-    __slots__ = ("_callback", "_loop", "_name", "_run", "_when", "again")
+    __slots__ = ("_callback", "_loop", "_name", "_run", "_when", "again", "is_cancelled")
 
     def __init__(self, run: Timed, name: str, loop: Any, when: float, callback: Any) -> None:
         self._run, self._name, self._loop, self._when, self._callback = run, name, loop, when, callback
         self.again: Callable[..., Any] | None = None
         """Sets the timer once more, on a loop that counts whole milliseconds."""
+        self.is_cancelled: Callable[[], bool] = bool
+        """Whether the program has cancelled the timer, also after the loop's early call."""
 
     def __call__(self, *values: Any) -> None:
-        if self.again is not None and self._loop.time() < self._when:  # anyio would set another timer
-            self.again(*values)
+        if self.again is not None and (self.is_cancelled() or self._loop.time() < self._when):
+            if not self.is_cancelled():
+                self.again(*values)  # anyio would set another timer
             return
         self._run.end_timer(self._name)
         self._callback(*values)
