@@ -7,7 +7,8 @@ say() { printf '%s\n' "$*" >&2; }
 options=(-q -n auto --maxprocesses "${SPANREPLAY_TEST_WORKERS:-8}" --dist loadfile)
 # What runs agents in processes of their own, and needs neither a store nor another SDK than the newest
 agents=(tests/end_to_end/test_{async_processes,determinism,handed_work,hermetic,leaks,local_effects,looks}.py
-    tests/end_to_end/test_{local_reads,loops,meetings,overlay,own_servers,plans,received_signals,resume,returns,signal_places,stepping,structured}.py
+    tests/end_to_end/test_{local_reads,loops,meetings,overlay,own_servers,plans,received_signals,resume}.py
+    tests/end_to_end/test_{returns,signal_places,stepping,structured}.py
     tests/end_to_end/test_transports.py)
 passed=() failed=() missing=()
 export SPANREPLAY_TEST_MATRIX=1 # all cases where `make test` tries a sample

@@ -131,8 +131,8 @@ def command_of(port: int = 1, workers: int = 1) -> list[str]:
 def serving(place: Workplace, workers: int = 1, **environ: str) -> Iterator[Server]:
     """Start the server and stop it.
 
-    It is ready when its manager knows that its workers are: a signal before that lets Sanic 25.12.1 turn for ever (25 of
-    30 tries, without a recorder).
+    It is ready when its manager knows that its workers are. A signal before that makes Sanic 25.12.1 turn for ever,
+    also where nothing is recorded (25 of 30 tries).
     """
     port = free_port()
     ready = place.path / "acknowledged"
