@@ -31,10 +31,12 @@ class NotedTimer:
         """Whether the program has cancelled the timer, also after the loop's early call."""
 
     def __call__(self, *values: Any) -> None:
-        if self.again is not None and (self.is_cancelled() or self._loop.time() < self._when):
-            if not self.is_cancelled():
-                self.again(*values)  # anyio would set another timer
-            return
+        if self.again is not None:
+            if self.is_cancelled():
+                return
+            if self._loop.time() < self._when:  # anyio would set another timer
+                self.again(*values)
+                return
         self._run.end_timer(self._name)
         self._callback(*values)
 
