@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from spanreplay.runtime.order.callback_proxies import CallbackProxy
+
 
 class Timed(Protocol):
     """The part of a run that notes its timers."""
@@ -18,13 +20,14 @@ class Timed(Protocol):
         """Note that something the agent waits for has happened."""
 
 
-class NotedTimer:
+class NotedTimer(CallbackProxy):
     """A timer that notes when it fires."""
 
-    __slots__ = ("_callback", "_loop", "_name", "_run", "_when", "again", "is_cancelled")
+    __slots__ = ("_loop", "_name", "_run", "_when", "again", "is_cancelled")
 
     def __init__(self, run: Timed, name: str, loop: Any, when: float, callback: Any) -> None:
-        self._run, self._name, self._loop, self._when, self._callback = run, name, loop, when, callback
+        super().__init__(callback)
+        self._run, self._name, self._loop, self._when = run, name, loop, when
         self.again: Callable[..., Any] | None = None
         """Sets the timer once more, on a loop that counts whole milliseconds."""
         self.is_cancelled: Callable[[], bool] = bool
@@ -41,13 +44,14 @@ class NotedTimer:
         self._callback(*values)
 
 
-class HandedOver:
+class HandedOver(CallbackProxy):
     """A callback that another thread has handed over; notes when the loop runs it."""
 
-    __slots__ = ("_callback", "_name", "_run")
+    __slots__ = ("_name", "_run")
 
     def __init__(self, run: Timed, name: str, callback: Any) -> None:
-        self._run, self._name, self._callback = run, name, callback
+        super().__init__(callback)
+        self._run, self._name = run, name
 
     def __call__(self, *values: Any) -> None:
         if not self._run.is_ended:

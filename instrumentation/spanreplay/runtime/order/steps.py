@@ -31,6 +31,7 @@ from spanreplay.model import config, guard
 from spanreplay.model.own_threads import make_lock
 from spanreplay.runtime.caller.running import RUN
 from spanreplay.runtime.lanes import is_of_agent
+from spanreplay.runtime.order.callback_proxies import CallbackProxy
 from spanreplay.runtime.patches import Patches, require
 
 FINALIZING: Final[ContextVar[bool]] = ContextVar("spanreplay_finalizing", default=False)
@@ -43,13 +44,10 @@ STATE: Final = "_spanreplay_steps"
 """Attribute of a loop: its step counter."""
 
 
-class Outer:
+class Outer(CallbackProxy):
     """A callback that comes from outside the loop and is not a step."""
 
-    __slots__ = ("_callback",)
-
-    def __init__(self, callback: Callable[..., Any]) -> None:
-        self._callback = callback
+    __slots__ = ()
 
     def __call__(self, *args: Any) -> Any:
         return self._callback(*args)

@@ -12,6 +12,7 @@ from typing import Any
 
 from spanreplay.runtime import lanes
 from spanreplay.runtime.caller.running import RUN
+from spanreplay.runtime.order.callback_proxies import CallbackProxy
 from spanreplay.runtime.order.steps import STATE, LoopPosition, Outer, Owner, Retry
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.run import active_run
@@ -42,19 +43,20 @@ def _call_soon(wrapped: Any, loop: Any, args: Any, kwargs: Any) -> Any:
     return handle
 
 
-class _Step:
+class _Step(CallbackProxy):
     """One callback that a loop was given."""
 
-    __slots__ = ("_callback", "_counter", "handle")
+    __slots__ = ("_counter", "handle")
 
     def __init__(self, counter: _Counter, callback: Callable[..., Any]) -> None:
+        super().__init__(callback)
         self._counter = counter
-        self._callback = callback
         self.handle: Any = None
 
     def __call__(self, *args: Any) -> None:
         counter = self._counter
         counter.waiting.discard(self)
+        self.handle = None  # which holds this step, and what the program gave with it
         counter.taken += 1
         if counter.positions and not isinstance(self._callback, Outer):
             position = counter.positions.get(RUN.get())

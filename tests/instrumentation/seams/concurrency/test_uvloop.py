@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import os
 import random
 import sys
 import time
+import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -186,6 +189,61 @@ def test_n2_uvloops_timers_do_not_fire_before_their_time() -> None:
 
     with inside(make_run(MemoryProcessor()), SEAMS):
         assert uvloop.run(main()) == [0.0] * 20
+
+
+MAKERS = [asyncio.new_event_loop, uvloop.new_event_loop]
+EACH_LOOP = pytest.mark.parametrize("loop_of", MAKERS, ids=["asyncio", "uvloop"])
+EACH_WAY = pytest.mark.parametrize("way", ["call_soon", "call_later", "call_at", "call_soon_threadsafe"])
+
+
+def call(loop: asyncio.AbstractEventLoop, way: str, callback: Callable[..., None], *args: object) -> None:
+    """Give a loop a callback and have it called."""
+    when = {"call_later": [0.001], "call_at": [loop.time() + 0.0014]}.get(way, [])
+    called = asyncio.Event()
+
+    def run() -> None:
+        called.set()
+
+    getattr(loop, way)(*when, callback, *args)
+    getattr(loop, way)(*when, run)
+    loop.run_until_complete(called.wait())
+
+
+@EACH_LOOP
+@EACH_WAY
+def test_r9_a_loop_reports_the_programs_own_callback(loop_of: Any, way: str) -> None:
+    """A callback that fails is named in the loop's message as without a recorder."""
+
+    def charge_card() -> None:
+        raise ZeroDivisionError
+
+    reports: list[str] = []
+    with inside(make_run(MemoryProcessor()), SEAMS), contextlib.closing(loop_of()) as loop:
+        loop.set_exception_handler(lambda _, context: reports.append(context["message"] + repr(context["handle"])))
+        call(loop, way, charge_card)
+    (report,) = reports
+    assert report.count(charge_card.__qualname__) == 2
+    assert "spanreplay" not in report
+
+
+@EACH_LOOP
+@EACH_WAY
+def test_r9_a_loop_keeps_nothing_of_a_callback_that_was_called(loop_of: Any, way: str) -> None:
+    """What the program gave with it lives no longer than without a recorder: no garbage collector is needed."""
+
+    class Order:
+        pass
+
+    gc.disable()
+    try:
+        with inside(make_run(MemoryProcessor()), SEAMS), contextlib.closing(loop_of()) as loop:
+            order = Order()
+            lives = weakref.ref(order)
+            call(loop, way, lambda order: None, order)
+            del order
+            assert lives() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("pause_s", [0, 0.003], ids=["at once", "late"])
