@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
+from typing import Final
+
+import pytest
 
 from support.replaying import Replayed, Workplace
 
@@ -27,6 +31,17 @@ with open("log.txt", "a+") as log:
 with open("given.txt", "r+") as given:
     print(given.read())
     given.write("more.")
+"""
+DATABASES: Final = """
+import dbm.{kind} as databases, shelve, spanreplay
+spanreplay.boundary("tool", name="ask")(len)("four")
+with shelve.Shelf(databases.open("kept", "c")) as kept:
+    print(sorted(kept.items()))
+    kept[str(len(kept))] = 1
+with databases.open("new", "n") as made:
+    made["a"] = "b"
+with databases.open("new", "r") as made:
+    print(made["a"])
 """
 CHANGES = """
 import os, shutil, subprocess
@@ -85,4 +100,18 @@ def test_r8_changed_paths_beside_the_code_are_there_again(workplace: Workplace) 
     recorded = workplace.record(agent)
     left = names(workplace.path)
     assert_same(workplace.replay(agent), recorded.stdout)
+    assert names(workplace.path) == left
+
+
+@pytest.mark.parametrize("kind", ["dumb", "ndbm", "gnu"])
+def test_r8_databases_that_native_code_opens_are_what_they_were(workplace: Workplace, kind: str) -> None:
+    """A shelf that native code opens beside the code: each of two runs replays as recorded, and neither changes it."""
+    if importlib.util.find_spec({"ndbm": "_dbm", "gnu": "_gdbm"}.get(kind, "dbm")) is None:
+        pytest.skip(f"this Python was built without dbm.{kind}; the system's has it (Debian: python3-gdbm)")
+    agent = workplace.write("agent.py", DATABASES.format(kind=kind))
+    outputs = [workplace.record(agent).stdout for _ in range(2)]
+    assert outputs == ["[]\nb'b'\n", "[('0', 1)]\nb'b'\n"]
+    left = names(workplace.path)
+    for recording, stdout in zip(workplace.recordings()[:2], outputs, strict=True):
+        assert_same(workplace.replay(agent, source=recording.run_id), stdout)
     assert names(workplace.path) == left

@@ -314,6 +314,8 @@ MACHINE: Final[tuple[Seam, ...]] = (
         "native-files",
         "python",
         (
+            "dbm.ndbm",
+            "dbm.gnu",
             "faiss",
             "duckdb",
             "lancedb",
@@ -329,8 +331,8 @@ MACHINE: Final[tuple[Seam, ...]] = (
             "pyarrow.feather",
         ),
         "spanreplay.seams.machine.files.native_files",
-        "files and folders that libraries open in native code for the agent, at that moment: faiss, duckdb, lancedb, "
-        "h5py, OpenCV, lxml, PyMuPDF, safetensors, polars and pyarrow",
+        "files and folders that libraries open in native code for the agent, at that moment: dbm (also through "
+        "shelve), faiss, duckdb, lancedb, h5py, OpenCV, lxml, PyMuPDF, safetensors, polars and pyarrow",
         kind="`tool`",
         effect="`read`",
         omits="files that native code opens later or by patterns of names; more than 4 MiB: a hole",

@@ -54,6 +54,8 @@ class Native:
     """A class in the module."""
     choose: Mode | None = None
     """Returns a call's mode from its arguments by name: '' for a call that opens nothing."""
+    suffixes: Callable[[Any], tuple[str, ...]] = lambda _: ("",)  # a field
+    """Returns what the module adds to a path for each file that it opens."""
 
 
 def _h5_mode(given: dict[str, Any]) -> str:
@@ -61,8 +63,16 @@ def _h5_mode(given: dict[str, Any]) -> str:
     return READ if mode == "r" else WRITE if mode in ("w", "w-", "x") else KEEP
 
 
+def _dbm_mode(given: dict[str, Any]) -> str:
+    return READ if given.get("mode", "r").startswith("r") else KEEP  # a new one too: it holds an id of its own
+
+
 def _duck_mode(given: dict[str, Any]) -> str:
     return READ if given.get("read_only") else KEEP
+
+
+def _ndbm_suffixes(module: Any) -> tuple[str, ...]:
+    return (".db",) if module.library == "Berkeley DB" else (".dir", ".pag")
 
 
 def _rows(module: str, mode: str, path: str, *names: str, at: int = 0, owner: str = "") -> tuple[Native, ...]:
@@ -73,6 +83,8 @@ NATIVE: Final = (
     *_rows("faiss", READ, "fname", "read_index", "read_index_binary", "read_VectorTransform", "read_ProductQuantizer"),
     *_rows("faiss", WRITE, "fname", "write_index", "write_index_binary", "write_VectorTransform", at=1),
     Native("duckdb", "connect", KEEP, "database", choose=_duck_mode),
+    Native("dbm.ndbm", "open", KEEP, "filename", choose=_dbm_mode, suffixes=_ndbm_suffixes),
+    Native("dbm.gnu", "open", KEEP, "filename", choose=_dbm_mode),
     Native("lancedb", "connect", KEEP, "uri"),
     Native("h5py", "__init__", READ, "name", owner="File", choose=_h5_mode),
     Native("cv2", "imread", READ, "filename"),
@@ -197,7 +209,10 @@ def _call(frame: FrameType, row: Native, real: Any, args: tuple[Any, ...], kwarg
         return real(*args, **kwargs)
     if mode == KEEP and asks(frame):
         note_effect(f"{row.module}.{row.owner or row.name}", {row.path: shown_name(path)}, is_contained=True)
-    place = _place_of(frame, row, mode, path)
+    first, *further = row.suffixes(sys.modules[row.module])
+    place = _place_of(frame, row, mode, path + first).removesuffix(first)
+    for suffix in further:
+        _place_of(frame, row, mode, path + suffix)
     if place == path:
         return real(*args, **kwargs)
     if len(args) > at:
