@@ -42,8 +42,13 @@ def install(overlay: Overlay, patches: Patches) -> None:
     def open_through(path: Any) -> Any:
         return open_code(overlay.find_quickly(os.fspath(path)))
 
+    def cache_bytecode(wrapped: Any, loader: Any, args: Any, kwargs: Any) -> Any:
+        source = args[0]
+        return wrapped(*args, **kwargs) if overlay.find_quickly(source) == source else None  # it would lie in the world
+
     patches.replace(system, "_path_stat", look_through)
     patches.replace(io, "open_code", open_through)
     patches.wrap(system.FileLoader, "get_data", get_data)
+    patches.wrap(system.SourceFileLoader, "_cache_bytecode", cache_bytecode)
     patches.wrap(system.FileFinder, "find_spec", find_spec)
     patches.wrap(system.FileFinder, "_fill_cache", fill_cache)

@@ -20,6 +20,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A real folder that modules are imported from; modules loaded meanwhile are forgotten."""
     world = tmp_path / "world"
     world.mkdir()
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
     monkeypatch.syspath_prepend(str(world))
     before = set(sys.modules)
     yield world
