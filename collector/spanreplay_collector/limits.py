@@ -41,6 +41,8 @@ DISCARD_STRANGER_BYTES_MAX: Final = 4 * MIB
 """The same for a client without a valid token."""
 DISCARD_TIMEOUT_S: Final = 10.0
 GRPC_CALLS_MAX: Final = 1024
+GRPC_EXPORT_BYTES_MAX: Final = 30 * MIB
+"""Size of an OTLP/gRPC request: gRPC has it in memory three times. Larger spans can be sent over OTLP/HTTP."""
 STOP_GRACE_S: Final = 5.0
 
 # ── Connections ─────────────────────────────────────────────────────────────────────────────────────

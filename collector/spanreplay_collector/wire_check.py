@@ -4,10 +4,12 @@
     messages to be merged, so the pieces are valid exactly if the whole is.
 (2) Each piece is parsed inside all its enclosing messages, so protobuf's own limits apply as for the whole.
 (3) A message larger than a piece is itself cut into pieces, at any depth.
+(4) A text or bytes larger than a piece are not copied: the text is checked where it lies, an empty one in its place.
 """
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -25,6 +27,10 @@ _SPAN_PATH: Final = (RESOURCE_SPANS, SCOPE_SPANS, SPANS)
 _TRACE_ID, _SPAN_ID, _PARENT_SPAN_ID = 1, 2, 4
 _DEPTH_MAX: Final = 100
 """Nesting limit of protobuf for messages."""
+
+_WHOLE: Final = frozenset((FieldDescriptor.TYPE_MESSAGE, FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES))
+"""Kinds of a large field that is checked by itself."""
+_new_utf8_decoder: Final = codecs.getincrementaldecoder("utf-8")
 
 _Path = tuple[int, ...]
 _Bytes = Sequence[bytes | memoryview]
@@ -44,13 +50,14 @@ class WireCheck:
 
 
 class _Piece(NamedTuple):
-    """Neighbouring small fields, or one large field that is a `message`, whose content starts at `start`."""
+    """Neighbouring small fields, or one large field whose content starts at `start`: a `message`, text or bytes."""
 
     begin: int
     end: int
     start: int = -1
     number: int = 0
     message: Descriptor | None = None
+    is_text: bool = False
 
 
 def check_wire(
@@ -120,16 +127,22 @@ class _Check:
             if at < begin and (is_large or after - at > self._piece_bytes_max):
                 yield _Piece(at, begin)
                 at = begin
-            inner = _find_message(message, number) if is_large and kind == LENGTH_DELIMITED else None
-            if inner is not None:
-                yield _Piece(begin, after, content, number, inner)
-                at = after
+            if is_large and kind == LENGTH_DELIMITED:
+                field = message.fields_by_number.get(number)
+                if field is None or field.type in _WHOLE:
+                    inner = None if field is None else field.message_type
+                    is_text = field is not None and field.type == FieldDescriptor.TYPE_STRING
+                    yield _Piece(begin, after, content, number, inner, is_text)
+                    at = after
         if at < end:
             yield _Piece(at, end)
 
     def _check_piece(self, path: _Path, piece: _Piece) -> _Bytes | None:
         if piece.message is None:
-            return self._check_small(path, piece)
+            if piece.start < 0:
+                return self._check_small(path, piece)
+            self._check_content(path, piece)
+            return None
         inner_path = (*path, piece.number)
         kept = self.check_message(piece.message, inner_path, piece.start, piece.end)
         if inner_path == _SPAN_PATH:
@@ -137,6 +150,19 @@ class _Check:
         if kept is None:
             return None
         return [make_header(piece.number, sum(map(len, kept))), *kept]
+
+    def _check_content(self, path: _Path, piece: _Piece) -> None:
+        """(4): check a large text or bytes. Raises: DecodeError."""
+        ExportTraceServiceRequest.FromString(self._wrap(path, make_header(piece.number, 0)))
+        if not piece.is_text:
+            return
+        decoder = _new_utf8_decoder()
+        try:
+            for at in range(piece.start, piece.end, self._piece_bytes_max):
+                decoder.decode(self._view[at : min(at + self._piece_bytes_max, piece.end)])
+            decoder.decode(b"", final=True)
+        except UnicodeDecodeError as exc:
+            raise DecodeError("a text is not UTF-8") from exc
 
     def _check_small(self, path: _Path, piece: _Piece) -> _Bytes | None:
         """(2): parse a piece in place; return its bytes without refused spans, or None if no span is refused."""
@@ -157,12 +183,17 @@ class _Check:
     def _surround(self, path: _Path, begin: int, end: int) -> bytes:
         if not path and end - begin == len(self._body):
             return self._body
+        return self._wrap(path, self._view[begin:end])
+
+    @staticmethod
+    def _wrap(path: _Path, content: bytes | memoryview) -> bytes:
+        """Return fields inside all their enclosing messages."""
         headers: list[bytes] = []
-        size = end - begin
+        size = len(content)
         for number in reversed(path):
             headers.append(make_header(number, size))
             size += len(headers[-1])
-        return b"".join([*reversed(headers), self._view[begin:end]])
+        return b"".join([*reversed(headers), content])
 
     def _is_fileable(self, start: int, end: int) -> bool:
         """Whether a span that was checked in pieces has valid ids; if an id appears twice, the last one counts."""
@@ -174,11 +205,3 @@ class _Check:
         self.spans += is_valid
         self.refused_spans += not is_valid
         return is_valid
-
-
-def _find_message(message: Descriptor, number: int) -> Descriptor | None:
-    """The message type of a field; None if the field is not a message."""
-    field = message.fields_by_number.get(number)
-    if field is None or field.type != FieldDescriptor.TYPE_MESSAGE:
-        return None
-    return field.message_type

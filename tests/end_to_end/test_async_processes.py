@@ -6,15 +6,7 @@ from typing import Final
 
 import pytest
 
-from support.replaying import Replayed, Workplace
-
-
-def assert_same(replayed: Replayed, stdout: str) -> None:
-    """The replay printed the same bytes and says so."""
-    assert replayed.stdout == stdout, replayed.stderr
-    assert replayed.verdict["verdict"] == "identical", replayed.stderr
-    assert replayed.status == 0
-
+from support.replaying import Workplace, assert_same
 
 PROCESSES = """
 import asyncio, asyncio.subprocess as sub

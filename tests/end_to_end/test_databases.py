@@ -11,14 +11,7 @@ from pathlib import Path
 import pytest
 
 from support import postgres
-from support.replaying import Replayed, Workplace
-
-
-def assert_same(replayed: Replayed, stdout: str) -> None:
-    """The replay printed the same bytes and says so."""
-    assert replayed.stdout == stdout, replayed.stderr
-    assert replayed.verdict["verdict"] == "identical", replayed.stderr
-    assert replayed.status == 0
+from support.replaying import Workplace, assert_same
 
 
 class Server:
@@ -221,6 +214,48 @@ def test_s50_aiosqlite_replays_and_leaves_the_database_unchanged(workplace: Work
     before = hashlib.sha256(path.read_bytes()).hexdigest()
     assert_same(workplace.replay(agent), recorded.stdout)
     assert hashlib.sha256(path.read_bytes()).hexdigest() == before
+
+
+MANY = "SELECT * FROM generate_series(1, 10001)"
+MANY_ROWS = {
+    "sqlite": """
+import sqlite3
+rows = sqlite3.connect("many.db").execute(
+    "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10001) SELECT i FROM n").fetchall()
+print(len(rows))
+""",
+    "psycopg": f"""
+import os, psycopg
+print(len(psycopg.connect(os.environ["DSN"]).execute("{MANY}").fetchall()))
+""",
+    "psycopg2": f"""
+import os, psycopg2
+cursor = psycopg2.connect(os.environ["DSN"]).cursor()
+cursor.execute("{MANY}")
+print(len(cursor.fetchall()))
+""",
+    "asyncpg": f"""
+import asyncio, os, asyncpg
+
+async def main():
+    given = dict(part.split("=") for part in os.environ["DSN"].split())
+    connection = await asyncpg.connect(host=given["host"], user=given["user"], database=given["dbname"])
+    print(len(await connection.fetch("{MANY}")))
+    await connection.close()
+
+asyncio.run(main())
+""",
+}
+
+
+@pytest.mark.parametrize("driver", MANY_ROWS)
+def test_s50_more_rows_than_are_recorded_make_a_run_incomplete(
+    driver: str, workplace: Workplace, server: Server
+) -> None:
+    """The program gets all rows, and the run says that it lacks some."""
+    agent = workplace.write("agent.py", MANY_ROWS[driver])
+    assert workplace.record(agent, DSN=server.dsn).stdout == "10001\n"
+    assert "rows" in " ".join(workplace.recording().completeness().reasons)
 
 
 STUBBED = """

@@ -62,3 +62,25 @@ def test_n2_a_program_that_a_finalizer_ends_may_end_elsewhere(workplace: Workpla
     for early in ("", "1"):
         replayed = workplace.replay(agent, how, EARLY=early)
         assert (replayed.verdict["verdict"], replayed.stdout) == ("identical", recorded.stdout), replayed.stderr
+
+
+LIBRARY: Final = """
+def ask():
+    return 1
+
+class Client:
+    def __del__(self):
+        ask()
+"""
+AT_THE_END: Final = """
+import client, sqlite3
+kept = client.Client()
+print(sqlite3.connect(":memory:").execute("SELECT 1").fetchone())
+"""
+
+
+def test_n2_objects_of_a_script_are_finalized_before_their_modules_are_cleared(workplace: Workplace) -> None:
+    """A recorded script ends as an unrecorded one: nothing keeps it longer than the modules that it uses."""
+    workplace.write("client.py", LIBRARY)
+    recorded = workplace.record(workplace.write("agent.py", AT_THE_END))
+    assert "Exception ignored" not in recorded.stderr

@@ -139,3 +139,51 @@ def test_s50_what_plumbing_has_a_thread_do_is_its_own(
     for plumbing, names in (("", ["ask", "open"]), ("somelib", ["ask"])):
         workplace.record(agent, str(data), str(packages.parent), SPANREPLAY_PLUMBING=plumbing)
         assert [c.name for c in workplace.recordings()[-1].calls] == names
+
+
+RUNNER = """
+import asyncio
+import threading
+
+
+def run(main):
+    thread = threading.Thread(target=asyncio.run, args=(main,))
+    thread.start()
+    thread.join()
+"""
+STAMPS = """
+import datetime
+import uuid
+
+
+def make():
+    return datetime.datetime.now(datetime.timezone.utc), uuid.uuid4()
+"""
+RUN_BY_A_LIBRARY = """
+import runner
+import spanreplay
+import stamps
+
+@spanreplay.boundary("tool", name="ask")
+async def ask(question):
+    return question.upper()
+
+async def main():
+    print(await ask("when"), *stamps.make())
+
+runner.run(main())
+"""
+
+
+def test_s50_what_a_library_reads_for_the_agent_in_another_librarys_thread_replays(tmp_path: Path) -> None:
+    """A library runs the agent's coroutine in its own thread, and this one asks another library for the time."""
+    installed = tmp_path / "site-packages"
+    installed.mkdir()
+    (installed / "runner.py").write_text(RUNNER, encoding="utf-8")
+    (installed / "stamps.py").write_text(STAMPS, encoding="utf-8")
+    workplace = Workplace(tmp_path, {"PYTHONPATH": str(installed)})
+    agent = workplace.write("agent.py", RUN_BY_A_LIBRARY)
+    recorded = workplace.record(agent)
+    replayed = workplace.replay(agent)
+    assert replayed.stdout == recorded.stdout, replayed.stderr
+    assert replayed.verdict["verdict"] == "identical", replayed.stderr

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 from support.replaying import Workplace
 
@@ -29,8 +31,15 @@ print(json.dumps(sorted(name for name in sys.modules if name.split(".")[:2] == [
 """
 
 
-def test_n1_recording_loads_nothing_of_a_replay(workplace: Workplace) -> None:
+def test_u1_recording_loads_nothing_of_a_replay(workplace: Workplace) -> None:
     """An agent with calls, threads, tasks, programs, files and units has no replayer module in its process."""
     done = workplace.record(workplace.write("agent.py", AGENT))
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == []
+
+
+def test_u1_the_garbage_collector_looks_through_no_more_objects_than_without_us(workplace: Workplace) -> None:
+    """What is loaded before the agent starts is spared: a full collection in the agent's loop costs no more."""
+    program = workplace.write("agent.py", "import gc\nprint(len(gc.get_objects()))\n")
+    plain = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, check=True)
+    assert int(workplace.record(program).stdout) <= int(plain.stdout)

@@ -11,15 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from support.replaying import Replayed, Workplace
-
-
-def assert_same(replayed: Replayed, stdout: str) -> None:
-    """The replay printed the same bytes and says so."""
-    assert replayed.stdout == stdout, replayed.stderr
-    assert replayed.verdict["verdict"] == "identical", replayed.stderr
-    assert replayed.status == 0
-
+from support.replaying import Workplace, assert_same
 
 HUMAN = """
 answer = input("Sell 1,000 shares? ")

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from support.replaying import Replayed, Workplace
+from support.replaying import Workplace, assert_same
 
 CALL = """
 import spanreplay
@@ -62,13 +62,6 @@ with concurrent.futures.ThreadPoolExecutor(3) as pool:
     print(*pool.map(lambda n: (n, random.random()), range(8)))
 """
 )
-
-
-def assert_same(replayed: Replayed, stdout: str) -> None:
-    """The replay printed the same bytes and says so."""
-    assert replayed.stdout == stdout
-    assert replayed.verdict["verdict"] == "identical", replayed.stderr
-    assert replayed.status == 0
 
 
 def test_s55_every_clock_and_random_source_replays_as_read(workplace: Workplace) -> None:

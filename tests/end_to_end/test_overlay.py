@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.replaying import Replayed, Workplace
+from support.replaying import Workplace, assert_same
 
 CALL = """
 import os, pathlib, shutil, sys
@@ -38,13 +38,6 @@ def fingerprint(*folders: Path) -> dict[str, str]:
             else:
                 found[shown] = f"{path.stat().st_mode:o}"
     return found
-
-
-def assert_same(replayed: Replayed, stdout: str) -> None:
-    """The replay printed the same bytes and says so."""
-    assert replayed.stdout == stdout, replayed.stderr
-    assert replayed.verdict["verdict"] == "identical", replayed.stderr
-    assert replayed.status == 0
 
 
 EVERYTHING = (

@@ -135,3 +135,33 @@ def test_u1_what_the_agent_instruments_itself_speaks(workplace: Workplace) -> No
     assert "instrumentor" not in before
     assert after.count("a span is lost") == 1
     assert "already instrumented" not in after
+
+
+SHOWN = """
+import asyncio, re
+from concurrent.futures import ThreadPoolExecutor
+
+def show(*values):
+    print(*(re.sub("0x[0-9a-f]+", "0x", repr(value)) for value in values))
+
+async def work():
+    await asyncio.sleep(0)
+
+async def main():
+    task = asyncio.create_task(work())
+    show(task, type(task), type(task).__name__)
+    await task
+    show(task, asyncio.get_running_loop(), asyncio.get_running_loop().create_future())
+
+asyncio.run(main())
+with ThreadPoolExecutor(1) as pool:
+    future = pool.submit(int)
+    future.result()
+    show(future, type(future))
+"""
+
+
+def test_u1_tasks_and_futures_show_themselves_as_in_a_plain_run(workplace: Workplace) -> None:
+    """Names of ours are in no log and in no message of the event loop."""
+    workplace.write("agent.py", SHOWN)
+    assert workplace.record("agent.py").stdout == workplace.run_plain("agent.py")

@@ -93,3 +93,38 @@ def test_s29_wait_for_ever_ends_with_order_stall(way: str, workplace: Workplace)
     first = stuck.verdict["divergences"][0]
     assert "tool:signal" in first["message"]
     assert f"lane {first['lane']}" in first["message"]
+
+
+POLLING = """
+import asyncio
+import spanreplay
+
+@spanreplay.boundary(effect="write")
+async def acknowledge():
+    await asyncio.sleep(0)
+
+@spanreplay.boundary(effect="write")
+async def publish():
+    await asyncio.sleep(0)
+
+async def work():
+    await acknowledge()
+    await publish()
+
+async def main():
+    task = asyncio.create_task(work())
+    while not task.done():
+        await asyncio.sleep(0.1)
+
+asyncio.run(main())
+"""
+
+
+def test_s28_a_call_that_is_left_out_under_a_loop_that_polls_ends_the_replay(workplace: Workplace) -> None:
+    """Timers that only look whether work is done don't keep a replay waiting for a call that is not made any more."""
+    workplace.write("agent.py", POLLING)
+    workplace.record("agent.py", SPANREPLAY_LEVEL="calls")
+    workplace.write("agent.py", POLLING.replace("    await acknowledge()\n", ""))
+    replayed = workplace.replay("agent.py", SPANREPLAY_REPLAY_TIMEOUT="300")
+    assert replayed.verdict["verdict"] == "diverged", replayed.stderr
+    assert "had not ended after" not in str(replayed.verdict)

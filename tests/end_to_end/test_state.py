@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from support.replaying import Replayed, Workplace
+from support.replaying import Workplace, assert_same
 
 STATE = """
 import json, os, shelve, shutil, sqlite3, subprocess
@@ -62,12 +62,6 @@ os.mkdir("five")
 open("five/base", "w").write("again")
 print(open("five/base").read(), open("seven/base").read())
 """
-
-
-def assert_same(replayed: Replayed, stdout: str) -> None:
-    """The replay printed the same bytes and says so."""
-    assert replayed.stdout == stdout, replayed.stderr
-    assert replayed.verdict["verdict"] == "identical", replayed.stderr
 
 
 def names(folder: Path) -> dict[str, bytes]:

@@ -9,27 +9,17 @@ from typing import Final
 import pytest
 
 from spanreplay.model.call import Recording
+from support.groq_asking import GROQ_ASKING
 from support.provider import Provider
 from support.replaying import Workplace
 from support.suites import replay_suite
 
-HEAD: Final = """
-import asyncio, random, time
+HEAD: Final = f"""
+import asyncio, time
 from concurrent.futures import ThreadPoolExecutor
 
-from groq import AsyncGroq, Groq
 import spanreplay
-
-SEED = random.random()
-
-def ask(text):
-    made = Groq().chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
-    return made.choices[0].message.content
-
-async def ask_async(text):
-    made = await AsyncGroq().chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
-    return made.choices[0].message.content
-
+{GROQ_ASKING}
 ask("before all units")
 """
 PROGRAMS: Final = {

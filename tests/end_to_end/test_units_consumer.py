@@ -10,32 +10,26 @@ import pytest
 
 import spanreplay
 from spanreplay.model.errors import ConfigError
+from support.groq_asking import GROQ_ASKING
 from support.provider import Provider
 from support.redis_server import a_redis
 from support.replaying import TIMEOUT_S, Workplace
 from support.workers import input_of, output_of, units_of
 
-HEAD: Final = """
-import asyncio, json, random, time
+HEAD: Final = (
+    """
+import asyncio, json, time
 
-from groq import AsyncGroq, Groq
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 import spanreplay
-
-SEED = random.random()
-
-def ask(text):
-    made = Groq().chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
-    return made.choices[0].message.content
-
-async def ask_async(text):
-    made = await AsyncGroq().chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
-    return made.choices[0].message.content
-
+"""
+    + GROQ_ASKING
+    + """
 WARM = ask("warm up")
 whose = {"user": lambda order: order["user"], "session": lambda order: f"s-{order['number']}"}
 """
+)
 PROGRAMS: Final = {
     "a queue": """
 def orders():

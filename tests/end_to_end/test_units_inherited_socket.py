@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import socket
@@ -21,7 +22,7 @@ from support.units import CHAT, COMMAND, Server, prepare
 def test_p2_request_to_an_inherited_socket_replays_without_it(provider: Provider, tmp_path: Path) -> None:
     """`uvicorn --fd 7`: in the replay nobody gives that descriptor, and the request is identical."""
     workplace = prepare(tmp_path, provider, CHAT)
-    with socket.create_server(("127.0.0.1", 0)) as listening:
+    with socket.create_server(("127.0.0.1", 0)) as opened, _at_a_high_number(opened) as listening:
         number = listening.fileno()
         command = [str(workplace.python), *COMMAND, "--fd", str(number)]
         words, environ = instrument(command, workplace.environ, workplace.path, workplace.python)
@@ -42,6 +43,11 @@ def test_p2_request_to_an_inherited_socket_replays_without_it(provider: Provider
     assert unit.root.env[inherited_sockets.MEMBER] == [[number, int(socket.AF_INET), int(socket.SOCK_STREAM)]]
     done = workplace.run("replay", unit.run_id, "--", *command)
     assert done.returncode == 0, done.stderr
+
+
+def _at_a_high_number(opened: socket.socket) -> socket.socket:
+    """Return the socket under a number that only a manager with hundreds of open files gives."""
+    return socket.socket(fileno=fcntl.fcntl(opened.fileno(), fcntl.F_DUPFD_CLOEXEC, 700))
 
 
 def test_p2_only_free_descriptors_of_ordinary_sockets_are_given(tmp_path: Path) -> None:

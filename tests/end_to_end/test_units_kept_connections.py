@@ -1,4 +1,4 @@
-"""A connection that requests share, opened outside every boundary: every request that uses it says so."""
+"""A connection that requests share: the one that opens it is recorded whole, every later one that uses it says so."""
 
 from __future__ import annotations
 
@@ -53,6 +53,9 @@ ENCRYPTED: Final = IN_THREADS.replace("import os, socket", "import os, socket, s
     'ssl.create_default_context(cafile=os.environ["CA"]).wrap_socket('
     'socket.create_connection(("127.0.0.1", int(os.environ["PORT"]))), server_hostname="localhost")',
 )
+AT_START: Final = IN_THREADS.replace(
+    "kept = []", 'kept = [socket.create_connection(("127.0.0.1", int(os.environ["PORT"])))]'
+)
 SERVERS: Final = {
     "uvicorn on asyncio": (ASYNC, (*COMMAND, "--loop", "asyncio"), "--port {port}"),
     "uvicorn on uvloop": (ASYNC, (*COMMAND, "--loop", "uvloop"), "--port {port}"),
@@ -63,7 +66,7 @@ SERVERS: Final = {
 
 @pytest.mark.parametrize("name", SERVERS)
 def test_p4_a_request_that_uses_a_kept_connection_is_incomplete(name: str, provider: Provider, tmp_path: Path) -> None:
-    """Not only the request that opened it; its replay is incomplete too and asks no server."""
+    """The request that opened it replays; the replay of a later one is incomplete. None asks the server."""
     program, command, at = SERVERS[name]
     place = prepare(tmp_path, provider, program)
     certificates = make_certificates(tmp_path / "certificates")
@@ -77,10 +80,34 @@ def test_p4_a_request_that_uses_a_kept_connection_is_incomplete(name: str, provi
             server.stop()
         units = {path_of(unit): unit for unit in server.units()}
         assert units["/other/b"].completeness().is_complete
-        assert "opened a socket to" in units["/count/a"].completeness().reasons[0]
+        assert units["/count/a"].completeness().is_complete
         (reason,) = units["/count/c"].completeness().reasons
         assert reason.endswith(f" count used a connection to 127.0.0.1:{port} that is not recorded")
         words = (*command, *at.format(port=server.port).split())
+        first = place.replay(*words, source=units["/count/a"].run_id, **environ)
+        assert (first.status, first.verdict["verdict"]) == (0, "identical"), first.stderr
         replayed = place.replay(*words, source=units["/count/c"].run_id, **environ)
         assert (replayed.status, replayed.verdict["verdict"]) == (4, "incomplete"), replayed.stderr
         assert lines == [b"a\n", b"c\n"]
+
+
+def test_p4_requests_that_share_a_connection_of_the_start_replay(provider: Provider, tmp_path: Path) -> None:
+    """Each request records its own use of it, and each replays by itself."""
+    place = prepare(tmp_path, provider, AT_START)
+    at = SERVERS["waitress"][2]
+    with keeping() as (port, lines), serve(place, command=("-m", "waitress"), at=at, PORT=str(port)) as server:
+        said = [httpx.get(f"{server.url}/count/{text}", timeout=TIMEOUT_S).text for text in "abc"]
+        server.await_ends()
+        server.stop()
+    assert lines == [b"a\n", b"b\n", b"c\n"]
+    units = {path_of(unit): unit for unit in server.units()}
+    words = ("-m", "waitress", *at.format(port=server.port).split())
+    for text in "abc":
+        unit = units[f"/count/{text}"]
+        assert unit.completeness().is_complete, unit.completeness().reasons
+        replayed = place.replay(*words, source=unit.run_id, PORT=str(port))
+        assert (replayed.status, replayed.verdict["verdict"]) == (0, "identical"), (said, replayed.stderr)
+    app = place.path / "app.py"
+    app.write_text(app.read_text().replace('f"{text}\\n".encode()', 'f"{text}!\\n".encode()'))
+    changed = place.replay(*words, source=units["/count/b"].run_id, PORT=str(port))
+    assert (changed.status, changed.causes()) == (3, [("changed_call", "tool:socket.sendall")]), changed.stderr

@@ -1,4 +1,4 @@
-"""Connections made by uvloop itself, as Redis' and PostgreSQL's clients do in a service: a named hole."""
+"""Connections made by uvloop itself, as Redis' and PostgreSQL's clients do in a service: calls, or a named hole."""
 
 from __future__ import annotations
 
@@ -49,12 +49,26 @@ def port_and_asked() -> Iterator[tuple[int, list[bytes]]]:
         yield served
 
 
-@pytest.mark.parametrize("way", ["through_a_stream", "through_a_socket"])
+def test_n14_s57_a_stream_of_uvloops_is_recorded_and_never_made_again(
+    port_and_asked: tuple[int, list[bytes]], workplace: Workplace
+) -> None:
+    """What comes through `asyncio.open_connection` on uvloop's loop comes back, and nothing is sent."""
+    port, asked = port_and_asked
+    agent = workplace.write("agent.py", AGENT)
+    assert workplace.record(agent, "through_a_stream", str(port)).stdout == "noted\n"
+    replayed = workplace.replay(agent, "through_a_stream", str(port))
+    assert (replayed.status, replayed.stdout) == (0, "noted\n"), replayed.stderr
+    workplace.write("agent.py", AGENT.replace("hello", "good bye"))
+    changed = workplace.replay(agent, "through_a_stream", str(port))
+    assert (changed.status, changed.causes()) == (3, [("changed_call", "tool:socket.write")]), changed.stderr
+    assert asked == [b"hello"]
+
+
 def test_s57_n4_a_connection_of_uvloops_is_a_hole(
-    way: str, port_and_asked: tuple[int, list[bytes]], workplace: Workplace
+    port_and_asked: tuple[int, list[bytes]], workplace: Workplace
 ) -> None:
     """The recording says where it is; the unchanged program is incomplete, not diverged, and no request is repeated."""
-    port, asked = port_and_asked
+    way, (port, asked) = "through_a_socket", port_and_asked
     agent = workplace.write("agent.py", AGENT)
     assert workplace.record(agent, way, str(port)).stdout == "noted\n"
     (reason,) = workplace.recording().completeness().reasons

@@ -226,6 +226,85 @@ SOCKETS: Final[tuple[tuple[str, Case], ...]] = (
 )  # fmt: skip
 
 
+LISTENING: Final = (
+    "import _socket, ssl; k = _socket.socket(_socket.AF_UNIX); k.bind('k') if not os.path.lexists('k') else None; "
+    "k.listen(9); s = socket.socket(socket.AF_UNIX); s.settimeout(0.01); s.connect('k')"
+)
+"""A server below our patches, which never answers."""
+ENCRYPTED: Final = (
+    f"{LISTENING}; c = ssl._create_unverified_context(); t = c.wrap_socket(s, do_handshake_on_connect=False)"
+)
+HOSTS: Final = ("'127.0.0.1'", "'127.0.0.2'")
+NAMES: Final = ("'a.example'", "'b.example'")
+TLS: Final = ("None", "ssl._create_unverified_context()")
+
+
+def _stream(call: str, setup: str = LISTENING, **arguments: Values) -> Case:
+    return Case(f"with contextlib.suppress(OSError, ValueError): {call}", arguments, setup, "s.close(); k.close()")
+
+
+def _encrypted(call: str, **arguments: Values) -> Case:
+    return Case(f"with contextlib.suppress(OSError, ValueError): {call}", arguments, ENCRYPTED, "t.close(); k.close()")
+
+
+def _connection(call: str, fixed: str = "", **arguments: Values) -> Case:
+    given = ", ".join((*(f"{name}={{{name}}}" for name in arguments), fixed))
+    return Case(
+        f"import ssl\nasync def main():\n    loop = asyncio.get_running_loop()\n"
+        f"    with contextlib.suppress(OSError, ValueError):\n        await loop.{call}(asyncio.Protocol, {given})\n"
+        "asyncio.run(main())",
+        arguments,
+    )
+
+
+STARTING_TLS: Final = """
+import _socket, ssl
+k = _socket.socket(_socket.AF_UNIX)
+if not os.path.lexists("k"): k.bind("k")
+k.listen(9)
+async def main():
+    loop, context = asyncio.get_running_loop(), ssl._create_unverified_context()
+    t, p = await loop.create_unix_connection(asyncio.Protocol, "k")
+    with contextlib.suppress(OSError):
+        await loop.start_tls(t, p, context, server_hostname={server_hostname}, ssl_handshake_timeout=0.01)
+    t.abort()
+asyncio.run(main())
+k.close()
+"""
+CONNECTIONS: Final[tuple[tuple[str, Case], ...]] = (
+    ("socket.socket.shutdown", _stream("s.shutdown({how})", how=("0", "1"))),
+    ("socket.socket.send", _stream("s.send({data})", data=SENT)),
+    ("socket.socket.sendall", _stream("s.sendall({data})", data=SENT)),
+    ("socket.socket.sendmsg", _stream("s.sendmsg({buffers})", buffers=("[b'pay', b' 10']", "[b'pay', b' 99']"))),
+    ("socket.socket.sendfile", Case(
+        "with open({file}, 'rb') as f, contextlib.suppress(OSError): s.sendfile(f, {offset}, {count})",
+        {"file": ("'f'", "'g'"), "offset": ("0", "1"), "count": ("None", "1")},
+        f"pathlib.Path('f').write_text('123'); pathlib.Path('g').write_text('456')\n{LISTENING}",
+        "s.close(); k.close()")),
+    ("select.select", _stream(
+        "select.select({rlist}, {wlist}, {xlist}, 0)", f"import select\n{LISTENING}", rlist=("[s]", "[]"),
+        wlist=("[s]", "[]"), xlist=("[s]", "[]"))),
+    ("ssl.SSLContext.wrap_socket", _stream(
+        "ssl._create_unverified_context().wrap_socket(s, server_hostname={server_hostname})", server_hostname=NAMES)),
+    ("ssl.SSLSocket.read", _encrypted("t.read({len})", len=("8", "9"))),
+    ("ssl.SSLSocket.write", _encrypted("t.write({data})", data=SENT)),
+    ("ssl.SSLSocket.send", _encrypted("t.send({data})", data=SENT)),
+    ("ssl.SSLSocket.getpeercert", _encrypted("t.getpeercert({binary_form})", binary_form=("False", "True"))),
+    ("ssl.SSLSocket.get_channel_binding", _encrypted(
+        "t.get_channel_binding({cb_type})", cb_type=("'tls-unique'", "'other'"))),
+    ("asyncio.base_events.BaseEventLoop.create_connection", _connection(
+        "create_connection", host=HOSTS, port=("9", "19"), family=("0", "socket.AF_INET"), proto=("0", "6"),
+        flags=("0", "socket.AI_NUMERICHOST"), local_addr=("None", "('127.0.0.1', 0)"), ssl=TLS)),
+    ("asyncio.base_events.BaseEventLoop.create_connection", _connection(
+        "create_connection", "host='127.0.0.1', port=9, ssl=True", server_hostname=NAMES)),
+    ("asyncio.base_events.BaseEventLoop.create_unix_connection", _connection(
+        "create_unix_connection", "ssl=True", path=("'x'", "'y'"), server_hostname=NAMES)),
+    ("asyncio.base_events.BaseEventLoop.create_unix_connection", _connection(
+        "create_unix_connection", path=("'x'", "'y'"), ssl=TLS)),
+    ("asyncio.base_events.BaseEventLoop.start_tls", Case(STARTING_TLS, {"server_hostname": NAMES})),
+)  # fmt: skip
+
+
 def _look_up(call: str, **arguments: Values) -> Case:
     """Return a call that needs the network; tests deny it, and the refusal is recorded."""
     return Case(f"with contextlib.suppress(BaseException): {call}", arguments)
@@ -288,6 +367,7 @@ CASES: Final[tuple[tuple[str, Case], ...]] = (
     ("asyncio.subprocess.Process.terminate", _signal("{terminate}()", terminate=("terminate", "kill"))),
     *((f"socket.socket.{name}", case) for name, case in SOCKETS),
     *((f"socket.{name}", case) for name, case in LOOKED_UP),
+    *CONNECTIONS,
     ("asyncio.base_events.BaseEventLoop.create_datagram_endpoint", _endpoint(
         local_addr=("('127.0.0.1', 0)", "('127.0.0.2', 0)"), remote_addr=("('127.0.0.1', 9)", "('127.0.0.1', 19)"),
         family=("0", "socket.AF_INET"), proto=("0", "17"), flags=("0", "socket.AI_NUMERICHOST"),

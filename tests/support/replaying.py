@@ -41,6 +41,12 @@ class Replayed:
         return [(d["kind"], d["boundary"]) for d in self.verdict["divergences"] if not d["downstream"]]
 
 
+def assert_same(replayed: Replayed, stdout: str) -> None:
+    """The replay printed the same bytes and says so."""
+    assert (replayed.status, replayed.verdict.get("verdict")) == (0, "identical"), replayed.stderr
+    assert replayed.stdout == stdout, replayed.stderr
+
+
 class Workplace:
     """A directory in which an agent is recorded and replayed, without other instrumentors unless `environ` says so."""
 
@@ -96,6 +102,13 @@ class Workplace:
         stdout, stderr = process.communicate(timeout=TIMEOUT_S)
         assert process.returncode == status, stderr
         return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+    def run_plain(self, script: str | Path, **environ: str) -> str:
+        """Run an agent without recording it, in the same directory; return its output."""
+        words, variables = [str(self.python), str(script)], {**self.environ, **environ}
+        done = subprocess.run(words, cwd=self.path, env=variables, text=True, capture_output=True, timeout=TIMEOUT_S)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
     def recordings(self) -> list[Recording]:
         """Return every recorded run here, oldest first, without replays."""

@@ -109,6 +109,15 @@ class Tagged(str):
         return "<Tagged at 0x7f00>"
 
 
+class Zone(zoneinfo.ZoneInfo):
+    """A time zone with a name of its own, as tortoise-orm has."""
+
+    @property
+    def zone(self) -> str:
+        """The name under which pytz has it."""
+        return self.key
+
+
 class Client:
     """A client object, as every agent has one; no key may contain it."""
 
@@ -169,6 +178,7 @@ GOOD: dict[str, Callable[[], Any]] = {
     "utc_datetime": lambda: _NOON.replace(tzinfo=_UTC),
     "offset_datetime": lambda: _NOON.replace(tzinfo=dt.timezone(dt.timedelta(hours=5, minutes=30))),
     "zone_datetime": lambda: _NOON.replace(tzinfo=_BERLIN),
+    "zone_of_a_subclass": lambda: _NOON.replace(tzinfo=Zone("Europe/Berlin")),
     "folded_datetime": lambda: dt.datetime(2026, 10, 25, 2, 30, tzinfo=_BERLIN, fold=1),
     "date": lambda: dt.date(2026, 3, 1),
     "time": lambda: dt.time(1, 2, 3, tzinfo=_UTC),

@@ -12,7 +12,6 @@ from google.protobuf.duration_pb2 import Duration
 from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
 
-from spanreplay.model.config import GRPC_MESSAGE_BYTES_MAX
 from spanreplay.model.errors import AccessDenied, PortTaken
 from spanreplay_collector import limits
 from spanreplay_collector.receive.accept import Acceptor
@@ -26,7 +25,7 @@ logger = logging.getLogger(__name__)
 _SERVICE: Final = "opentelemetry.proto.collector.{0}.v1.{1}Service"
 _DETAILS: Final = "grpc-status-details-bin"
 OPTIONS: Final[tuple[tuple[str, int], ...]] = (
-    ("grpc.max_receive_message_length", GRPC_MESSAGE_BYTES_MAX),
+    ("grpc.max_receive_message_length", limits.GRPC_EXPORT_BYTES_MAX),
     ("grpc.max_send_message_length", 1024 * 1024),
     ("grpc.max_concurrent_streams", 256),
     ("grpc.max_connection_idle_ms", 300_000),

@@ -38,6 +38,7 @@ from spanreplay.seams.concurrency import lanes_of_work, thread_polls
 from spanreplay.seams.concurrency import thread_waits as waits
 from spanreplay.seams.concurrency.carried import carried
 from spanreplay.seams.machine import reads_and_files
+from spanreplay.seams.machine.files import own_folder
 from spanreplay.seams.machine.outside.forks import note_fork
 from spanreplay.seams.telemetry import named_exporters, providers
 
@@ -95,8 +96,9 @@ class Installation:
     def install(self) -> None:
         """Build the export pipeline, start the run, patch. Raises: SpanreplayError if a replay can't be set up."""
         from spanreplay.units._table import starts_server
+        from spanreplay.units.messages.chosen import are_chosen
 
-        self.level = level_of(is_server=starts_server())
+        self.level = level_of(is_server=starts_server() or are_chosen())
         if self.mode == "replay":
             from spanreplay.activate.sessions import load_session, read_folders
             from spanreplay.activate.suites import read_order
@@ -252,10 +254,12 @@ class Installation:
     def _patch(self) -> None:
         from spanreplay.seams.installed import InstalledSeams
         from spanreplay.units._table import UNITS
+        from spanreplay.units.messages import chosen
 
         is_replay, own_url = self.session is not None, "" if self._target is None else self._target.url
         on_failure = self._seam_failed if is_replay else self._seam_missed
         groups = self.groups = self.groups or PatchGroups(self.run, is_replay=is_replay, level=self.level)
+        groups.install("the folder of recordings", self.patches, own_folder.install, self.run, self._data_dir)
         lanes_of_work.install(self.patches, root_lane_of_active_run, carried, groups)
         groups.install("timers", self.patches, timers.install)
         groups.install("steps of event loops", self.patches, check_handles)
@@ -270,6 +274,7 @@ class Installation:
         self.seams.register()
         self.units = InstalledSeams(on_failure, table=UNITS)
         self.units.register()
+        groups.install("messages as units", self.patches, chosen.install, self.run)
         groups.install("the exit status", self.patches, self._watch_exit)
         if self.session is None:
             groups.install("the end by a signal", self.patches, Termination(self._finish_terminated).install)
@@ -474,14 +479,8 @@ class Installation:
             run.reads.settle()
         self.session.recorded_env.compare(run.redactor)  # as a recording does before it writes the output
         output = run.output.describe(run.redactor) if run.output is not None else {}
-        verdict = build_verdict(
-            self.session,
-            run,
-            stdout=output.get("stdout", {}),
-            stderr=output.get("stderr"),
-            exit_status=status,
-            ended_ns=ids.now_ns(),
-        )
+        printed: dict[str, Any] = {"stdout": output.get("stdout", {}), "stderr": output.get("stderr")}
+        verdict = build_verdict(self.session, run, **printed, exit_status=status, ended_ns=ids.now_ns())
         path = config.read_setting("SPANREPLAY_REPLAY_REPORT")
         if self.send_verdict is not None:
             self.send_verdict(json.dumps(verdict))

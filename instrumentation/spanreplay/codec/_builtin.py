@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from spanreplay.codec._engine import Decoder, Encoder, Row
 from spanreplay.codec._lookup import class_path, load_class
-from spanreplay.codec._still import check_hash, is_below
+from spanreplay.codec._still import check_hash, find, is_below
 from spanreplay.model.canonical import Refused, canonicalize
 
 __all__ = ["BUILTIN_ROWS"]
@@ -240,6 +240,24 @@ def _pack_zoneinfo(value: zoneinfo.ZoneInfo, _: Encoder) -> dict[str, Any]:
     return {"key": value.key}
 
 
+def _is_zoneinfo_subclass(kind: type) -> bool:
+    """Whether it is a subclass of `ZoneInfo` that makes its instances in the same way (tortoise-orm's)."""
+    makers = ("__new__", "__init__")
+    return is_below(kind, zoneinfo.ZoneInfo) and all(find(kind, m) is find(zoneinfo.ZoneInfo, m) for m in makers)
+
+
+def _pack_zoneinfo_subclass(value: zoneinfo.ZoneInfo, enc: Encoder) -> dict[str, Any]:
+    return {"class": class_path(type(value)), **_pack_zoneinfo(value, enc)}
+
+
+def _unpack_zoneinfo_subclass(encoded: dict[str, Any], _: Decoder) -> zoneinfo.ZoneInfo:
+    kind: Any = load_class(encoded["class"])
+    if not _is_zoneinfo_subclass(kind):
+        raise Refused(f"{encoded['class']}, which is not a time zone")
+    zone: zoneinfo.ZoneInfo = zoneinfo.ZoneInfo.__new__(kind, _text(encoded["key"]))
+    return zone
+
+
 # Fixed-offset zones of other libraries; pydantic gives one to every datetime that it parses.
 _OFFSET_ZONES: Final = frozenset({"pydantic_core._pydantic_core:TzInfo", "dateutil.tz.tz:tzutc"})
 
@@ -319,6 +337,7 @@ BUILTIN_ROWS: Final = (
     Row("timedelta", _is(dt.timedelta), _pack_timedelta, _unpack_timedelta),
     Row("timezone", _is(dt.timezone), _pack_timezone, _unpack_timezone),
     Row("zoneinfo", _is(zoneinfo.ZoneInfo), _pack_zoneinfo, lambda e, _: zoneinfo.ZoneInfo(e["key"])),
+    Row("zoneinfo_subclass", _is_zoneinfo_subclass, _pack_zoneinfo_subclass, _unpack_zoneinfo_subclass),
     Row("offset_zone", _is_offset_zone, _pack_offset_zone, _unpack_offset_zone),
     Row("decimal", _is(Decimal), _pack_decimal, lambda e, _: Decimal(_text(e["value"]))),
     Row("fraction", _is(fractions.Fraction), _pack_fraction, _unpack_fraction),

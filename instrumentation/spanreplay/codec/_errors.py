@@ -71,10 +71,12 @@ def _pack_exception(exc: BaseException, enc: Encoder) -> dict[str, Any]:
     state, dropped = _encodable(enc, {**{k: v for k, v in held.items() if v is not None}, **exc.__dict__})
     if state:
         packed["state"] = state
+    if any(each is exc for each in getattr(exc.__cause__, "args", ())):
+        dropped = ["__cause__", *dropped]  # the cancellation that brought this exception to a task
+    elif exc.__cause__ is not None:
+        packed["cause"] = enc.at("__cause__", exc.__cause__)
     if dropped:
         packed["dropped"] = dropped
-    if exc.__cause__ is not None:
-        packed["cause"] = enc.at("__cause__", exc.__cause__)
     if exc.__suppress_context__:
         packed["suppress_context"] = True
     return packed

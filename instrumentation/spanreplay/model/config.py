@@ -173,6 +173,13 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         ("true", "false"),
     ),
     Setting(
+        "SPANREPLAY_UNITS",
+        "served",
+        "what is a run of its own: served, each request and job of a server or worker; messages, also each message "
+        "that a program's own loop takes from a broker",
+        ("served", "messages"),
+    ),
+    Setting(
         "SPANREPLAY_AUDIT",
         "on",
         "whether I/O outside of every boundary is noted while recording; full: by an audit hook too, which is slower",

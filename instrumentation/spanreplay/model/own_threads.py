@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final, ParamSpec, TypeVar
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 from spanreplay.model.guard import logger
 from spanreplay.model.here import PACKAGE
@@ -99,6 +99,15 @@ def _is_importing() -> bool:
         return False
     here = _thread.get_ident()
     return any(_imports_for_us(frame) for ident, frame in sys._current_frames().items() if ident != here)
+
+
+def living(container: WeakSet[T] | WeakKeyDictionary[T, Any]) -> list[T]:
+    """Return the members of a weak set, or the keys of a weak dictionary, as they are now.
+
+    Iterating over the container itself raises RuntimeError if another thread adds one meanwhile.
+    """
+    references: Any = container.data  # type: ignore[union-attr]  # typeshed leaves it out
+    return [found for each in list(references) if (found := each()) is not None]
 
 
 def _before_fork() -> None:

@@ -68,8 +68,8 @@ TRANSPORTS: Final = compile_row(
     """
     aiobotocore aiohttp anyio async-timeout asyncssh boto3 botocore certifi charset-normalizer chardet curl-cffi
     eventlet gevent greenlet grpcio grpcio-* h11 h2 hpack hyperframe httpcore httpcore2 httplib2 httpx httpx2 httpx-*
-    idna niquests pycurl requests requests-* s3transfer sniffio sseclient* trio truststore urllib3 uvloop
-    websocket-client websockets wsproto yarl outcome sortedcontainers
+    idna motor niquests pycurl pymongo requests requests-* s3transfer sniffio sseclient* trio truststore urllib3 uvloop
+    websockets wsproto yarl outcome sortedcontainers
     """
 )
 """Distributions that carry requests."""
@@ -122,11 +122,13 @@ BOOKKEEPING: Final = (
     "haystack/telemetry/",
 )
 """Parts of FRAMEWORKS that keep their own records, in files in the user's home; none of this reaches a prompt."""
-ASKED: Final = ("IPython/core/interactiveshell", "IPython/core/magic", "IPython/utils/")
-"""Parts of SERVERS that only carry out a cell's wishes: magics, programs that it starts."""
+ASKED: Final = ("IPython/core/interactiveshell", "IPython/core/magic", "IPython/utils/", "gridfs/")
+"""Parts of SERVERS and TRANSPORTS that only carry out their caller's wishes: magics of a cell and programs that it
+starts, files kept in MongoDB, with their time."""
 
-SENDING: Final = ("mcp/server/sse", "mcp/server/streamable_http", "tornado/web.")
-"""Parts of SERVERS that send clients what they draw: ids of sessions, tokens, signed cookies. They are libraries."""
+SENDING: Final = ("kombu/utils/uuid", "mcp/server/sse", "mcp/server/streamable_http", "tornado/web.")
+"""Parts of SERVERS that send others what they draw: ids of sessions and messages, tokens, signed cookies. They are
+libraries."""
 
 
 class _Named:

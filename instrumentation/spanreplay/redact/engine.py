@@ -201,7 +201,7 @@ class RunRedactor:
 
     def hide(self, values: Iterable[str]) -> None:
         """Treat these values as secrets from now on; alone, a value of less than 6 characters is not found."""
-        self._finder.adopt(value.encode("utf-8", "surrogatepass") for value in values)
+        self._finder.adopt(value.encode("utf-8", "surrogatepass") for value in values if value)
 
     def adopt(self, other: RunRedactor) -> None:
         """Take over the values that another run of this process has learned to be secret."""

@@ -71,6 +71,7 @@ class Finder:
         self._fail_closed = fail_closed
         self._redact = redact
         self._known: dict[bytes, None] = {}
+        self._learn(tokenizer.key_text)
         self.recall = Recall(tokenizer)
         self._inside = threading.local()
         self._made = 0

@@ -81,13 +81,20 @@ _OPENAI_PREFIXES: Final = frozenset(
 _WORDY: Final = re.compile(rb"[a-z]+(?:[_-]+[a-z]+)+")
 _PLACEHOLDER: Final = re.compile(
     rb"(?i)(?:null|none|nil|true|false|undefined|string|str|required|optional|redacted|changeme|example|hidden"
-    rb"|\*+|x+|\.+|-+|\$\{?[a-z_]\w*\}?|<[^>]*>?|\{\{.*|%\(.*|your[-_ ].*|.*[-_]here)"
+    rb"|\*+|x+|\.+|-+|\$\{?[a-z_]\w*\}?|\$\{.*|<[^>]*>?|\{\{.*|%\(.*|your[-_ ].*|.*[-_]here)"
 )
 _REFERENCE: Final = re.compile(
     rb"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+|[a-z]+(?:_[a-z]+)+|[a-z]+|[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+"
 )
 _CODE_AFTER: Final = re.compile(rb"[ \t]*(?:[)=,|\]]|->)")
-_TYPE: Final = re.compile(rb"_?(?:[A-Z]{2,5})?(?:[A-Z][a-z]+[0-9]{0,2}){2,}")
+_TYPE: Final = re.compile(
+    rb"_?(?:[A-Z][0-9](?:[A-Z]{2,5})?(?:[A-Z][a-z]+[0-9]{0,2})+|(?:[A-Z]{2,5})?(?:[A-Z][a-z]+[0-9]{0,2}){2,})"
+)
+_MODULE: Final = re.compile(rb"\.?[a-z_][a-z0-9_]*(?:\.[a-z_][a-z0-9_]*)+")
+_VARIABLE: Final = re.compile(rb"[a-z]+(?:_?[A-Z][a-z]+)+")
+_MORE_OF_NAME: Final = re.compile(rb"[_A-Z][A-Za-z_]*")
+_NO_VALUE: Final = re.compile(rb"\.[a-z_]+\(|@[a-z]+:?")
+"""What follows a string that the quote closes (`"password: ".format(…)`), and tags of documentation."""
 _PASSWORD_WORD: Final = re.compile(rb"(?i:(?:my|your|the)?[-_]?(?:pass(?:word|wd|phrase)?|pwd|pw|secret|token))")
 _USER_WORD: Final = re.compile(rb"(?i:(?:my|your|the)?[-_]?(?:user(?:[-_]?name)?|login|name|foo|u)|)")
 _TEMPLATE: Final = re.compile(rb"[\s,;)}:]|\{[{%]|%\}")
@@ -97,7 +104,13 @@ _LISTED_NAME: Final = re.compile(
 )
 _CONSTANT: Final = re.compile(rb"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+|_?[a-z]+(?:_[a-z]+){2,}")
 _SENTENCE: Final = re.compile(rb"[A-Z][a-z]*(?:,? [a-z]+){3,}[.!?]?")
-_FILE: Final = re.compile(rb"[\w./~-]+\.(?:pem|key|crt|cer|der|json|p12|pfx|jks|ya?ml)|(?:/[a-z_.-]{1,20}){2,8}")
+_FILE: Final = re.compile(
+    rb"[\w./~-]+\.(?:pem|key|crt|cer|der|json|p12|pfx|jks|ya?ml)(?::.*)?|(?:/[a-z_.-]{1,20}){2,8}", re.DOTALL
+)
+_IDENTIFIER: Final = re.compile(rb"[A-Za-z_]+(?:\.[A-Za-z_]+)+:[A-Za-z_]+|[a-z]+(?::[a-z-]+){3,}")
+"""`package.module:function`, `urn:ietf:params:oauth`"""
+_CHAIN: Final = re.compile(rb"[A-Za-z_$]\w{0,2}\.[A-Za-z_$][\w$]*=")
+"""An assignment of minified code to several names: `a.key=b.Name=b.Other=…`"""
 _PROSE_AFTER: Final = re.compile(rb" [a-z]+[ .,]")
 _RESOURCE: Final = re.compile(rb"(?:arn|urn):[^\s\"']{0,100}\Z")
 _WORDS: Final = re.compile(rb"[A-Za-z]+(?:[._][A-Za-z]+|\.\$[0-9])+|[^()<>{}|\[\]]*[()<>{}|\[\]].*", re.DOTALL)
@@ -182,12 +195,16 @@ def _is_assignment(text: bytes, at: int, match: re.Match[bytes]) -> bool:
         return False
     if strength is Strength.WEAK and _is_of_program(value):
         return False
-    if _TEMPLATE.match(value) or (name.upper() == b"PWD" and value.startswith(b"/")):
+    if _TEMPLATE.match(value) or _NO_VALUE.match(value) or (name.upper() == b"PWD" and value.startswith(b"/")):
         return False
     if _SENTENCE.fullmatch(value) or _RESOURCE.search(text, max(0, at - 100), at):
         return False
     if _FILE.fullmatch(value) or value == name:
         return False  # a file that holds the secret; privateKey=privateKey
+    if _IDENTIFIER.fullmatch(value) or _CHAIN.match(value):
+        return False
+    if (value.startswith(b".") or separator == b",") and _MODULE.fullmatch(value):
+        return False  # "V1Secret": ".models.v1_secret"
     if _CONSTANT.fullmatch(value) and secret_name(value.decode("ascii")) is not None:
         return False  # the name of a variable that holds the secret
     first, space, _ = value.partition(b" ")
@@ -200,7 +217,7 @@ def _is_assignment(text: bytes, at: int, match: re.Match[bytes]) -> bool:
         return False
     if separator == b"," and not (quoted and looks_like_credential(text_value) and not _is_of_program(value)):
         return False
-    return quoted is not None or not _is_code_or_prose(text, match, value)
+    return quoted is not None or not _is_code_or_prose(text, match, name, value)
 
 
 def _is_of_program(value: bytes) -> bool:
@@ -215,7 +232,7 @@ def _is_mostly_signs(value: bytes) -> bool:
     return len(value.translate(None, _ALNUM)) * 3 > len(value)
 
 
-def _is_code_or_prose(text: bytes, match: re.Match[bytes], value: bytes) -> bool:
+def _is_code_or_prose(text: bytes, match: re.Match[bytes], name: bytes, value: bytes) -> bool:
     follower = text[match.end() : match.end() + 1]
     if follower in (b"(", b"["):
         return True  # a call or a subscript: password=get_password(), os.environ["X"]
@@ -232,6 +249,10 @@ def _is_code_or_prose(text: bytes, match: re.Match[bytes], value: bytes) -> bool
         and _PROSE_AFTER.match(text, match.end())
     ):
         return True  # @param password: Password to associate with the user
+    if value.startswith(name) and _MORE_OF_NAME.fullmatch(value[len(name) :]):
+        return True  # privateKey=privateKeyOpenSSL
+    if _VARIABLE.fullmatch(value) and (follower == b";" or name.startswith((b"self.", b"this."))):
+        return True  # self._pwd = userDatabase
     if not _REFERENCE.fullmatch(value.rstrip(b"+")):
         return False
     if re.fullmatch(rb"[a-z]+", value):

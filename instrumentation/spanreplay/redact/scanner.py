@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -50,9 +51,14 @@ _ESCAPE_LEADS: Final = frozenset(b"%=\\[;:?")
 _NAME: Final = re.compile(
     rb"(?:[a-z0-9]*|[A-Z0-9]*|[A-Za-z]?[a-z]*)(?:[_.-]+(?:[A-Z]?[a-z]+|[A-Z]+|[0-9]{1,4}))*[_.-]*"
 )
-_SEPARATOR: Final = re.compile(rb"[=:>?,\xef-]")
 _NAME_ENDS: Final = frozenset((*(name.lower().encode("utf-8")[-3:] for name in name_ends()), b"lue"))
 """The last three bytes of secret names, and of `value` as in `name="password" value="…"`."""
+_GAP: Final = b" \t\"'\\"
+"""What may stand between a name and its separator."""
+_GAP_MAX: Final = 10
+"""As many of these as a rule allows, and three bytes of the name."""
+_NAME_REACH: Final = 55
+"""The anchor of a name is at most so many bytes before its separator."""
 UNSURE_MIN: Final = 5
 """Shorter key prefixes occur by chance in long base64url."""
 BLOB_LOOK_BACK: Final = 40
@@ -132,8 +138,10 @@ class Scanner:
         lowered = text.lower()
         if plan.text is not None:
             _scan_anchors(text, lowered, plan.text, hits)
-        if plan.names is not None and _has_assignment(lowered):
-            _scan_anchors(text, lowered, plan.names, hits)
+        if plan.names is not None:
+            taken: dict[int, int] = {}
+            for start, end in _iter_assignments(lowered):
+                _scan_anchors(text, lowered, plan.names, hits, start, end, taken)
         if plan.token_start is not None:
             for start, end in _iter_runs(text):
                 _scan_run(text, start, end, plan, hits)
@@ -258,14 +266,32 @@ def _is_in_blob(text: bytes, hit: Hit) -> bool:
     return end - start >= BLOB_BYTES_MIN and text.find(b"+", start, end) >= 0
 
 
-def _has_assignment(lowered: bytes) -> bool:
-    """Whether anything like a secret name precedes a separator; nearly every text has none."""
-    squeezed = lowered.translate(None, b" \t\r\n\"'\\")
-    for found in _SEPARATOR.finditer(squeezed):
+def _make_separator() -> re.Pattern[bytes]:
+    """An expression for a separator that follows the end of a secret name, or a long gap, behind which may be one."""
+    sign, gap = b"[=:>?,\xef-]", b"[" + re.escape(_GAP) + b"]"
+    ends = [_one_pattern(end for end in _NAME_ENDS if len(end) == length) for length in (2, 3)]
+
+    def after(*places: bytes) -> bytes:
+        return b"|".join(b"(?<=" + place + sign + b")" for place in places)
+
+    after_gap = after(*(end + gap * length for end in ends for length in (1, 2)), gap * 3)
+    return re.compile(sign + b"(?:(?<=" + gap + sign + b")(?:" + after_gap + b")|" + after(*ends) + b")")
+
+
+def _iter_assignments(lowered: bytes) -> Iterator[tuple[int, int]]:
+    """Where the anchor of a secret name may be: before a separator that what ends like such a name precedes."""
+    start = end = 0
+    for found in _SEPARATOR.finditer(lowered):
         at = found.start()
-        if squeezed[at - 3 : at] in _NAME_ENDS or squeezed[at - 2 : at] in _NAME_ENDS:
-            return True
-    return False
+        head = lowered[max(0, at - _GAP_MAX) : at].rstrip(_GAP)
+        if head[-3:] in _NAME_ENDS or head[-2:] in _NAME_ENDS:
+            if at - _NAME_REACH > end:
+                if end:
+                    yield start, end
+                start = at - _NAME_REACH
+            end = at
+    if end:
+        yield max(0, start), end
 
 
 def _make_anchors(rules: dict[bytes, list[_Compiled]]) -> _Anchors | None:
@@ -279,11 +305,19 @@ def _make_anchors(rules: dict[bytes, list[_Compiled]]) -> _Anchors | None:
     return _Anchors(re.compile(_one_pattern(stems)), by_stem)
 
 
-def _scan_anchors(text: bytes, searched: bytes, anchors: _Anchors, hits: list[Hit]) -> None:
-    """Search for all anchors in one pass; a rule is not tried again inside its own hit."""
-    taken: dict[int, int] = {}
+def _scan_anchors(
+    text: bytes,
+    searched: bytes,
+    anchors: _Anchors,
+    hits: list[Hit],
+    start: int = 0,
+    end: int = sys.maxsize,
+    taken: dict[int, int] | None = None,
+) -> None:
+    """Search for all anchors within [start, end) in one pass; a rule is not tried again inside its own hit."""
+    taken = {} if taken is None else taken
     search = anchors.stem.search
-    found = search(searched)
+    found = search(searched, start, end)
     while found is not None:
         at = found.start()
         for anchor, rules in anchors.by_stem[found.group()]:
@@ -299,7 +333,7 @@ def _scan_anchors(text: bytes, searched: bytes, anchors: _Anchors, hits: list[Hi
                 if hit is not None:
                     hits.append(hit)
                     taken[id(compiled)] = hit.end
-        found = search(searched, at + 1)
+        found = search(searched, at + 1, end)
 
 
 def _one_pattern(words: Iterable[bytes]) -> bytes:
@@ -347,6 +381,9 @@ def _find_close(text: bytes, start: int, end: int, marker: bytes, ahead: int) ->
         return end
     dashes = text.find(b"-----", at + len(marker), at + len(marker) + 80)
     return dashes + 5 if dashes >= 0 else max(end, at + len(marker))
+
+
+_SEPARATOR: Final = _make_separator()
 
 
 def resolve(text: bytes, hits: list[Hit], known: Sequence[bytes]) -> list[Edit]:

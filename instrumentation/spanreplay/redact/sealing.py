@@ -26,7 +26,8 @@ def _mask(key: bytes, nonce: bytes, content: bytes) -> bytes:
         hmac.digest(key, nonce + block.to_bytes(8, "big"), "sha256")
         for block in range((len(content) + _BLOCK_BYTES - 1) // _BLOCK_BYTES)
     )
-    return bytes(a ^ b for a, b in zip(content, stream, strict=False))
+    size = len(content)
+    return (int.from_bytes(content, "big") ^ int.from_bytes(stream[:size], "big")).to_bytes(size, "big")
 
 
 def seal(key: bytes, content: bytes) -> str:

@@ -43,6 +43,11 @@ class Tokenizer:
         self._prefix = f"rdx-{key_id}"
         self._cache: dict[bytes, str] = {}
 
+    @property
+    def key_text(self) -> bytes:
+        """The key as its file has it; an agent that reads the file must not record it."""
+        return self._key.hex().encode("ascii")
+
     def token(self, value: bytes) -> str:
         """`rdx-`, the key id, 16 letters of the value's HMAC-SHA-256."""
         found = self._cache.get(value)

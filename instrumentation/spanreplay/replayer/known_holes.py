@@ -18,6 +18,8 @@ __all__ = ["excuse", "find_doubt", "has_ended_at_a_hole", "stop_at_hole"]
 
 _BLOCKED: Final = "effect_blocked"
 _STALL: Final = "order_stall"
+_SENT: Final = frozenset({"arguments.bytes", "arguments.data"})
+_BY_LIBRARY: Final = '"by":"library"'
 _SOCKETS: Final = frozenset({"socket", "connection"})
 _EFFECTS: Final = frozenset({*_SOCKETS, "process", "native"})
 """Kinds of leaks that every replay denies. Reads are denied only on request: those are divergences."""
@@ -60,6 +62,8 @@ def find_doubt(session: Session, divergences: Sequence[Divergence], *, has_chang
     if all(each.seq in native for each in found):
         names = ", ".join(sorted({native[each.seq] for each in found}))
         return f"native code of {names} may have chosen what differs, which is not recorded; nothing else has changed"
+    if all(_differs_in_sent_bytes(session, each) for each in found):
+        return "what a library sent may hold random values of its own, which are not recorded; nothing else has changed"
     numbered = {call.number: call.seq for call in session.recording.calls}
     first = min((numbered[each.call] for each in found if each.call in numbered), default=0)
     lanes = {each.lane for each in found}
@@ -72,6 +76,14 @@ def find_doubt(session: Session, divergences: Sequence[Divergence], *, has_chang
         if may_reach and isinstance(seq, int) and (not first or seq < first):
             return f"{row.get('said')}; only what follows differs, and nothing else has changed"
     return ""
+
+
+def _differs_in_sent_bytes(session: Session, found: Divergence) -> bool:
+    """Whether a call is the recorded one except for the bytes that a library sent through a connection."""
+    paths = {each.path for each in found.diff}
+    if not found.boundary.startswith("tool:socket.") or not paths or not paths <= _SENT:
+        return False
+    return any(call.number == found.call and _BY_LIBRARY in call.request for call in session.recording.calls)
 
 
 def _goes_on_without(session: Session, row: dict[str, Any]) -> bool:

@@ -78,7 +78,8 @@ _CARRIERS: Final = (owners.PASSES,)
 For example, they measure how long a statement took to compile (once per process), or the age of a pooled connection.
 """
 _SDKS: Final = (owners.MODEL_SDKS,)
-_POOL: Final = f"{os.sep}pool{os.sep}"
+_KEEPING: Final = (f"{os.sep}pool{os.sep}", f"{os.sep}dialects{os.sep}")
+"""Parts of them that keep connections, and statements that were prepared on one."""
 _asked: Final = _Asked()
 """Whether the caller last checked in this thread is a library; the read follows immediately."""
 
@@ -162,7 +163,7 @@ def patch_bare(patches: Patches, module: Any, name: str, source: Source, shifted
             return _read(source, real, shifted, is_secret=is_secret)
         if filename in foreign or not asks(frame):
             return real()
-        if (is_stopwatch or _POOL in filename) and is_among(filename, _CARRIERS):
+        if (is_stopwatch or any(part in filename for part in _KEEPING)) and is_among(filename, _CARRIERS):
             _asked.by_library = True
         return read(source, real, shifted)
 

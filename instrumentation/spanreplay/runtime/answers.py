@@ -144,6 +144,10 @@ class Extent(Protocol):
     is_beside_main: bool
     """Whether a thread other than the main one works on the unit."""
 
+    def has_in_flight(self) -> bool:
+        """Whether calls were in progress when the start was over."""
+        ...
+
     def note_started(self) -> None:
         """Note that the start of the process is over."""
 

@@ -191,8 +191,12 @@ class Overlay(Protocol):
 class Leaks(Protocol):
     """Input and output outside every call."""
 
-    def add(self, kind: str, what: str, detail: str, code: str, *, is_hole: bool) -> None:
-        """Note one leak; `detail` is only a name, and is redacted here."""
+    @property
+    def seq(self) -> int:
+        """The number of the last call that has begun."""
+
+    def add(self, kind: str, what: str, detail: str, code: str, *, is_hole: bool, seq: int | None = None) -> None:
+        """Note one leak after call `seq` (default: the last one); `detail` is only a name, and is redacted here."""
 
     def look(self, seq: int) -> None:
         """Note that a call begins, with its number."""

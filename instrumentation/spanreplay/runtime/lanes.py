@@ -95,6 +95,11 @@ def is_of_agent(context: contextvars.Context) -> bool:
     return lane is None or lane.owner is None
 
 
+def is_inside(lane: Lane) -> bool:
+    """Whether a lane that is being created here is part of a boundary: of a call's body or of its traffic."""
+    return lane.owner is not None or is_plumbing_here.get()
+
+
 class inside_call:  # noqa: N801 -- reads as a statement: `with inside_call(crossing):`
     """A block in which a call waits for its outcome; the end of the wait is not a step of the agent."""
 
@@ -242,6 +247,17 @@ def enter_lane(lane: Lane) -> None:
     thread_state.forced = None
 
 
+def take_place() -> tuple[Lane | None, Any]:
+    """The lane and the call in whose place this context works, for `put_place`."""
+    return _lane.get(), _crossing.get()
+
+
+def put_place(place: tuple[Lane | None, Any]) -> None:
+    """Let this context work in another place from now on, where no block can enclose the work."""
+    set_variable(_lane, place[0])
+    set_variable(_crossing, place[1])
+
+
 class inside_lane:  # noqa: N801 -- reads as a statement: `with inside_lane(lane):`
     """Run a block in a lane."""
 
@@ -307,10 +323,15 @@ def _make_label(kind: str, name: str) -> str:
 
 def enter_contexts(contexts: list[contextvars.Context], lane: Lane) -> None:
     for context in contexts:
-        try:
-            context.run(set_in_own_context, _lane, lane)
-        except RuntimeError:  # the Context is entered right now: the code in it keeps its lane
-            continue
+        enter_context(context, lane)
+
+
+def enter_context(context: contextvars.Context, lane: Lane) -> None:
+    """Make this the lane of code that will run in a Context."""
+    try:
+        context.run(set_in_own_context, _lane, lane)
+    except RuntimeError:  # the Context is entered right now: the code in it keeps its lane
+        return
 
 
 class inside_thread:  # noqa: N801 -- reads as a statement

@@ -474,6 +474,11 @@ _run: contextvars.ContextVar[Run | None] = RUN
 _process_run: Run | None = None
 
 
+def is_process_run(run: Run) -> bool:
+    """Whether a run is that of the process, not of one unit of its work."""
+    return run is _process_run
+
+
 def set_process_run(run: Run | None) -> None:
     """Make `run` the run of every thread that has none of its own."""
     global _process_run

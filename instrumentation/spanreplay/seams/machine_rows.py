@@ -6,6 +6,18 @@ from typing import Final
 
 from spanreplay.seams.row import Seam
 
+_OF_PYMONGO: Final = (
+    "settings",
+    "auth",
+    "topology",
+    "pool",
+    "network",
+    "mongo_client",
+    "periodic_executor",
+    "srv_resolver",
+)
+"""Modules of pymongo that the seam patches, sync and async; older and newer versions have some of them."""
+
 MACHINE: Final[tuple[Seam, ...]] = (
     Seam(
         "clock",
@@ -120,6 +132,18 @@ MACHINE: Final[tuple[Seam, ...]] = (
         lanes="the lane of the code that reads",
         versions=">=0.14",
         omits="UUIDs that a library makes for itself",
+    ),
+    Seam(
+        "engineio",
+        "python-engineio",
+        ("engineio.base_server",),
+        "spanreplay.seams.machine.clock.socket_ids",
+        "the number of a session of Engine.IO and Socket.IO (Chainlit, Flask-SocketIO), which is part of its id",
+        kind="`random`, as reads before the lane's next call",
+        effect="`read`",
+        lanes="the lane of the code that reads",
+        versions=">=4.8",
+        omits="what earlier requests of a session have left: one that polls needs `--warm all`",
     ),
     Seam(
         "human",
@@ -242,6 +266,76 @@ MACHINE: Final[tuple[Seam, ...]] = (
         omits="`copy_from`, `copy_to`, `copy_expert`, `lobject` and cursors of the server: they make a run incomplete",
     ),
     Seam(
+        "asyncpg",
+        "asyncpg",
+        ("asyncpg", "sqlalchemy.dialects.postgresql.asyncpg"),
+        "spanreplay.seams.machine.databases.asyncpg_client.seam",
+        "connections, statements, cursors and transactions of the agent's code, its pools and SQLAlchemy; in a "
+        "replay no server is asked",
+        kind="`tool`",
+        effect="`read` for SELECT and its like, else `irreversible`",
+        versions=">=0.28",
+        omits="notifications, log messages and `copy_*` except `copy_records_to_table`: they make a run incomplete; an "
+        "idle connection that the server closes: a script's replay misses the `asyncpg.connect` that follows",
+    ),
+    Seam(
+        "dbapi",
+        "python",
+        ("importlib.machinery",),
+        "spanreplay.seams.machine.databases.dbapi",
+        "connections, statements and transactions of every other driver of the Database API (PEP 249: pymysql, "
+        "mysql-connector-python, mysqlclient, pg8000, …), known by its shape; in a replay no server is asked",
+        kind="`tool`",
+        effect="`read` for SELECT and its like, `irreversible` for other statements",
+        omits="connections that are made without the module's `connect`, and asynchronous drivers: they make a run "
+        "incomplete",
+    ),
+    Seam(
+        "pymongo",
+        "pymongo",
+        (
+            "bson.objectid",
+            *(f"pymongo.{kind}.{name}" for kind in ("synchronous", "asynchronous") for name in _OF_PYMONGO),
+            "pymongo.periodic_executor",
+            "pymongo.pool",
+            "pymongo.srv_resolver",
+        ),
+        "spanreplay.seams.machine.databases.mongodb.seam",
+        "commands of MongoDB clients with their replies, sync and async; ids of documents that the client makes; in a "
+        "replay no server is asked",
+        kind="`tool`",
+        effect="`read` for find, aggregate and their like, else `irreversible`",
+        versions=">=4.9",
+        omits="connecting, authentication and monitoring; what `topology_description` and `nodes` tell without a "
+        "command; encryption in the client (`pymongocrypt`)",
+    ),
+    Seam(
+        "redis",
+        "redis",
+        (
+            "redis.client",
+            "redis.connection",
+            "redis.asyncio.client",
+            "redis.asyncio.connection",
+            "redis.cluster",
+            "redis.asyncio.cluster",
+            "valkey.client",
+            "valkey.connection",
+            "valkey.asyncio.client",
+            "valkey.asyncio.connection",
+            "valkey.cluster",
+            "valkey.asyncio.cluster",
+        ),
+        "spanreplay.seams.machine.stores.redis_py",
+        "commands, pipelines and messages of subscriptions that the agent's code gives to Redis, sync and async, also "
+        "with the fork valkey; in a replay no server is asked",
+        kind="`tool`",
+        effect="`read` for commands that only read, else `irreversible`",
+        versions=">=4.2",
+        omits="commands that a worker gives to its own queue, and a model's SDK to its cache; connections taken from a "
+        "pool, monitors, and transactions and subscriptions of clusters, which make a run incomplete",
+    ),
+    Seam(
         "returns",
         "python",
         (
@@ -276,8 +370,8 @@ MACHINE: Final[tuple[Seam, ...]] = (
         "connections of native code",
         lanes="none: its place is a line of code",
         omits="file events that native code watches, and connections that it opens and closes, between two calls; "
-        "native connections beside gevent, grpc, psycopg, uvloop or a reporting tool with native code; "
-        "`SPANREPLAY_AUDIT=full` sees more",
+        "native connections beside confluent-kafka, gevent, grpc, psycopg, uvloop or a reporting tool with native "
+        "code; `SPANREPLAY_AUDIT=full` sees more",
     ),
     Seam(
         "native-clients",
@@ -292,13 +386,15 @@ MACHINE: Final[tuple[Seam, ...]] = (
     Seam(
         "datagrams",
         "python",
-        ("socket", "asyncio"),
+        ("socket", "ssl", "select", "selectors", "asyncio", "uvloop"),
         "spanreplay.seams.machine.sockets.seam",
-        "datagrams that the agent's code sends and receives (UDP, Unix, `SysLogHandler`, `DatagramHandler`), and names "
-        "that it looks up; in a replay none is sent",
+        "datagrams that the agent's code sends and receives (UDP, Unix, `SysLogHandler`, `DatagramHandler`), names "
+        "that it looks up, and what it or a library for it sends and receives through connections that no other seam "
+        "records (mail, FTP, databases); in a replay nothing is sent",
         kind="`tool`",
-        effect="`write` for datagrams sent, `read` for datagrams received and names looked up",
-        omits="datagrams that libraries send (metrics, reports): a replay drops them; those that they receive: a hole",
+        effect="`write` for what is sent, `read` for what is received and names looked up",
+        omits="datagrams that libraries send (metrics, reports): a replay drops them; those that they receive: a hole; "
+        "connections that do not block or that native code uses",
     ),
     Seam(
         "files",

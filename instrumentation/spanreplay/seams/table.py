@@ -1,4 +1,4 @@
-"""The table of seams: one row per library; the rows of the machine itself are in `machine_rows.py`.
+"""The table of seams: one row per library; `machine_rows.py` has those of the machine, `broker_rows.py` of brokers.
 
 A seam's code is imported when its library is imported.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from spanreplay.seams.broker_rows import BROKERS
 from spanreplay.seams.machine_rows import MACHINE
 from spanreplay.seams.row import Seam
 
@@ -29,6 +30,7 @@ REPLAYED: Final = (
 
 SEAMS: Final[tuple[Seam, ...]] = (
     *MACHINE,
+    *BROKERS,
     Seam(
         "uvloop",
         "uvloop",

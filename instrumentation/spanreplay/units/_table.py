@@ -24,6 +24,8 @@ def _http(name: str, distribution: str, triggers: tuple[str, ...], code: str, re
     return Seam(name, distribution, triggers, code, records, kind=kind, effect=effect, lanes="`unit`", **fields)
 
 
+_OF_FASTSTREAM: Final = ("rabbit", "kafka", "nats")
+"""Brokers of FastStream whose messages are recorded, besides Redis."""
 UNITS: Final[tuple[Seam, ...]] = (
     _http(
         "uvicorn",
@@ -238,15 +240,17 @@ UNITS: Final[tuple[Seam, ...]] = (
             "faststream._internal.endpoint.subscriber.usecase",
             "faststream.middlewares.acknowledgement.middleware",
             "faststream.redis.publisher.producer",
+            *(f"faststream.{each}.{part}" for each in _OF_FASTSTREAM for part in ("publisher.producer", "message")),
         ),
         "spanreplay.units.workers._faststream",
-        "each message that a subscriber on Redis processes as a run of its own: body, headers, result or exception, "
-        "published messages",
+        "each message that a subscriber on Redis, RabbitMQ, Kafka (aiokafka) or NATS processes as a run of its own: "
+        "body, headers, result or exception, published messages",
         kind="`compute`; `tool` for a published message",
         effect="`read` for the message, `write` for the result and for a published message",
         lanes="`unit`",
         versions=">=0.7",
-        omits="brokers other than Redis; brokers that no `FastStream` application runs; `get_one` and iterators",
+        omits="confluent-kafka and MQTT, which make the run of the process incomplete; buckets of NATS; brokers that "
+        "no `FastStream` application runs; `get_one` and iterators",
     ),
     Seam(
         "huey",
@@ -320,6 +324,18 @@ UNITS: Final[tuple[Seam, ...]] = (
         lanes="`unit`",
         versions=">=3",
         omits="the stack of an error; runtimes of several processes (`AWS_LAMBDA_MAX_CONCURRENCY`); SnapStart",
+    ),
+    Seam(
+        "Amazon SQS",
+        "botocore",
+        ("botocore.client",),
+        "spanreplay.units.workers._sqs",
+        "with `SPANREPLAY_UNITS=messages`, what a loop of the program's own receives from a queue as a run of its own",
+        kind="`compute`, `tool`",
+        effect="`read` for the messages",
+        lanes="`unit`",
+        versions=">=1.31",
+        omits="without that setting receiving is an HTTP request like others; aiobotocore",
     ),
     Seam(
         "MCP server",

@@ -337,13 +337,19 @@ def outside_units() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def unrecorded() -> Iterator[None]:
-    """A block in which nothing is recorded: a worker asks its database for work, as often as time passes."""
+def unrecorded(*, is_from_start: bool = False) -> Iterator[None]:
+    """A block in which nothing is recorded: a worker asks its database for work, as often as time passes.
+
+    With `is_from_start` also before the first unit has begun.
+    """
     process = _process
-    if process is None or process.run.is_ended or process.start is None:
+    begun = None if process is None else process.start
+    if process is not None and begun is None and is_from_start:
+        begun = Start(process.run.run_id, 0, 0)
+    if process is None or process.run.is_ended or begun is None:
         yield
         return
-    with entered(_make_off(process, process.start, process.count, process.run.app)):
+    with entered(_make_off(process, begun, process.count, process.run.app)):
         yield
 
 

@@ -33,6 +33,7 @@ __all__ = [
     "Ended",
     "await_input",
     "describe_exception",
+    "end_job",
     "find_replay_of_job",
     "is_replay",
     "keep_encodable",
@@ -241,7 +242,7 @@ async def work_job_async(lane: str, work: Callable[[], Awaitable[T]], describe: 
             output = describe(await work()).output
         except (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt) as exc:  # noqa: BLE001 -- the worker's
             output = {"raised": describe_exception(exc)}
-        _end_job(run, lane, output)
+        end_job(run, lane, output)
 
 
 def replay_job(work: Callable[[Mapping[str, Any]], Any], describe: Callable[[Any], Ended]) -> NoReturn:
@@ -256,11 +257,11 @@ def replay_job(work: Callable[[Mapping[str, Any]], Any], describe: Callable[[Any
                     output = describe(work(given)).output
                 except (Exception, SystemExit, KeyboardInterrupt) as exc:  # noqa: BLE001 -- the worker would get it
                     output = {"raised": describe_exception(exc)}
-                _end_job(run, lane, output)
+                end_job(run, lane, output)
     end_replay()
 
 
-def _end_job(run: Run, lane: str, output: Mapping[str, Any]) -> None:
+def end_job(run: Run, lane: str, output: Mapping[str, Any]) -> None:
     """Compare a job's output. Raises: ReplayMiss."""
     note_output(output)
     extent = run.resolver.answers.extent

@@ -107,6 +107,25 @@ def test_p4_only_calls_are_explained_by_other_units(kind: str) -> None:
     assert explain(refused, unit, [other]) is refused
 
 
+def test_p4_a_unit_that_began_with_what_a_call_sent_does_not_explain_its_change() -> None:
+    """A message that one unit publishes is the input of the next one: a changed message is no work for that one."""
+    unit = _make("amber", "Note birch")
+    call = next(call for call in unit.calls if call.boundary == MODEL)
+    diff = [{"path": "messages[0].content", "recorded": "Note birch", "now": "Note BIRCH"}]
+    verdict = _judge(unit, "changed_call", diff=diff)
+    began = call.start_ns + 1
+    assert explain(verdict, unit, [_make("birch", at=(began, began + 5))]) is verdict
+    assert explain(verdict, unit, [_make("birch", at=(began - 2, began + 5))])["verdict"] == "incomplete"
+
+
+def test_p4_the_name_of_a_job_is_no_value_of_its_input() -> None:
+    """A text that has the word explains nothing."""
+    unit, other = _make("amber", "Answer amber"), _make("Answer")
+    other = replace(other, root=replace(other.root, app="Answer"))
+    verdict = _judge(unit, "missing_call")
+    assert explain(verdict, unit, [other]) is verdict
+
+
 def test_p4_an_extra_call_has_to_be_at_the_same_boundary() -> None:
     """Another unit's call to another model explains nothing."""
     unit, other = _make("amber"), _make("birch", "Answer amber")

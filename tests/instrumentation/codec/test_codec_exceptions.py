@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from asyncio import CancelledError
 from typing import Any
 
 import pytest
@@ -141,6 +142,15 @@ def test_s61_exception_group_round_trip() -> None:
     assert type(back) is type(group)
     assert [type(each) for each in back.exceptions] == [ValueError, PaymentError]
     assert str(back) == str(group)
+
+
+def test_exception_in_the_args_of_its_cause_is_kept() -> None:
+    """A task that is cancelled with an exception, and raises it, leaves out the cancellation."""
+    exc = ValueError("x")
+    exc.__cause__ = CancelledError(exc)
+    encoded = encode_exception(exc)
+    assert encoded["dropped"] == ["__cause__"]
+    assert repr(decode_exception(encoded)) == repr(exc)
 
 
 def test_exception_cycle_is_refused() -> None:

@@ -41,7 +41,7 @@ TARGETS = [
     "spanreplay.codec._lookup:load_class",
 ]
 TAGS_WITH_CLASS = ["dataclass", "attrs", "enum", "namedtuple", "pydantic", "pydantic1", "secret", "url", "class",
-                   "subclass", "exception", "offset_zone"]  # fmt: skip
+                   "subclass", "exception", "offset_zone", "zoneinfo_subclass"]  # fmt: skip
 FILLING: dict[str, Any] = {
     "fields": {"args": ["touch /tmp/owned"]},
     "args": [],

@@ -38,6 +38,8 @@ _WEBSOCKET: Final = "websocket."
 _OURS: Final = frozenset({Kind.COMPUTE.value, Kind.CLOCK.value, Kind.RANDOM.value})
 _NO_VALUES: Final = frozenset({"headers", "client", "server", "method", "scheme", "http_version", "root_path"})
 """Members of an input that don't describe what is requested."""
+_NO_VALUES_OF_MESSAGES: Final = _NO_VALUES | {"consumer_tag", "exchange", "routing_key", "subject", "topic"}
+"""These, and where a message came from."""
 _VALUE_CHARACTERS_MIN: Final = 3
 _VALUES_MAX: Final = 1000
 _OTHERS_MAX: Final = 100
@@ -72,10 +74,13 @@ def _find(first: Divergence, unit: Recording, others: Iterable[Recording]) -> st
     for other in others:
         its = _read_values(other)
         for call, recorded, now in texts:
+            if call.start_ns < other.root.start_ns:  # it may have begun with what this call sent
+                continue
             if any(_is_in(value, recorded) and not _is_in(value, now) for value in its - own):
                 return _FOR_OTHER.format(call.number, call.boundary, other.run_id)
         for made in _iter_asked(other) if kind in {_EXTRA, _STALL} else ():
-            if kind == _STALL or made.boundary == boundary:
+            is_before = made.start_ns < unit.root.start_ns  # this unit may have begun with what it sent
+            if not is_before and (kind == _STALL or made.boundary == boundary):
                 text = _join(made.request)
                 if any(_is_in(value, text) for value in own - its):
                     return _BY_OTHER.format(other.run_id, made.boundary)
@@ -105,17 +110,20 @@ def _iter_asked(unit: Recording) -> Iterator[CallRecord]:
 
 
 def _read_values(unit: Recording) -> frozenset[str]:
-    """The values in a unit's input: its strings, those inside JSON text, and the parts of path and query."""
+    """The values in a unit's input: its strings, those inside JSON text, and the parts of path and query.
+
+    The name of a job is not a value: it says what is done, not for whom.
+    """
     found: set[str] = set()
     for call in unit.calls:
         if call.lane == LANE and call.boundary in _INPUTS:
             for text in (call.request, call.response):
                 found.update(islice(_iter_values(_parse(text)), _VALUES_MAX))
-    return frozenset(found)
+    return frozenset(found - {unit.root.app})
 
 
 def _iter_values(value: Any) -> Iterator[str]:
-    for text in iter_texts(value, _NO_VALUES):
+    for text in iter_texts(value, _NO_VALUES_OF_MESSAGES):
         inner = _parse(text)
         parts = (
             iter_texts(inner, _NO_VALUES)

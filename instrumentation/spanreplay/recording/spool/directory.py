@@ -36,6 +36,8 @@ SPOOL_SUFFIX: Final = ".spool"
 ACK_SUFFIX: Final = ".ack"
 REFUSED: Final = "refused"
 DEFAULT_NAME: Final = ".spanreplay"
+_open: Final = os.open
+"""The function itself: what we make for a unit is no file of the program."""
 _said: set[Path] = set()
 _RUN_ID: Final = re.compile(r"[0-9a-f]{32}\Z")
 
@@ -84,7 +86,7 @@ def iter_spool_files(directory: Path) -> Iterator[Path]:
 
 def _ignore_in_git(directory: Path) -> None:
     try:
-        descriptor = os.open(directory / ".gitignore", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        descriptor = _open(directory / ".gitignore", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         return
     try:

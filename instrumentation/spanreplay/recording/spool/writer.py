@@ -20,7 +20,7 @@ from typing import Final
 from zlib import crc32
 
 from spanreplay.model.config import SPOOL_BYTES_MAX
-from spanreplay.model.own_threads import unnumbered_threads
+from spanreplay.model.own_threads import living, unnumbered_threads
 from spanreplay.recording.spool.directory import (
     Usage,
     ack_path,
@@ -379,7 +379,7 @@ class _Syncer:
             self._due.wait()
             pause.wait(FSYNC_INTERVAL_MS / 1000)
             self._due.clear()
-            for writer in list(_writers):
+            for writer in living(_writers):
                 writer.sync()
 
 
@@ -389,7 +389,7 @@ _syncer = _Syncer()
 
 def open_files(directory: Path) -> list[Path]:
     """The spool files under a directory that this process is writing now."""
-    paths = (w.path for w in list(_writers) if w.directory == directory)
+    paths = (w.path for w in living(_writers) if w.directory == directory)
     return sorted(p for p in paths if p is not None)
 
 

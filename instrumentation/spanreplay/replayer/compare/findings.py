@@ -147,7 +147,7 @@ class Findings:
             found = self._with_turn(found, compare(call.request, crossing.spec.request))
         if root is None and self._explained < EXPLAINED_MAX:
             self._explained += 1
-            native = find_native(sys._getframe(1))
+            native = find_native(sys._getframe(1), crossing.spec.name)
             if native:
                 self.native[crossing.seq] = native
             slot = (crossing.lane.path, crossing.boundary, crossing.index)

@@ -20,18 +20,22 @@ _SUFFIXES: Final = tuple(EXTENSION_SUFFIXES)
 _SDKS: Final = (owners.MODEL_SDKS,)
 
 
-def find_native(frame: FrameType | None) -> str:
-    """Return the libraries with native code between this frame and the agent's code, innermost first; '' for none."""
+def find_native(frame: FrameType | None, name: str = "") -> str:
+    """Return the libraries with native code between this frame and the agent's code, innermost first; '' for none.
+
+    The library that gives a call its name (`asyncpg.fetch`) is left out: it sends what it was given.
+    """
+    own = distributions.normalise(name.partition(".")[0])
     found: dict[str, None] = {}
     for _ in range(FRAMES_MAX):
         if frame is None or ids.is_agent_file(frame.f_code.co_filename):
             break
-        name = frame.f_code.co_filename
-        if classify(name) == LIBRARY or is_among(name, _SDKS):
-            found[distributions.find_distribution(name)] = None
+        file = frame.f_code.co_filename
+        if classify(file) == LIBRARY or is_among(file, _SDKS):
+            found[distributions.find_distribution(file)] = None
         frame = frame.f_back
     native = _list_native() if found else frozenset()
-    return ", ".join(each for each in found if each in native)
+    return ", ".join(each for each in found if each in native and each != own)
 
 
 def _list_native() -> frozenset[str]:

@@ -11,7 +11,7 @@ from spanreplay.model.errors import ReplayMiss
 from spanreplay.model.lane_names import UNIT_LANE, is_earlier, is_within
 from spanreplay.model.levels import level_of_recording
 from spanreplay.replayer.compare.findings import place
-from spanreplay.replayer.pooled_connections import open_instead, without_opened
+from spanreplay.replayer.pooled_connections import open_instead, set_up, without_opened
 from spanreplay.replayer.resolve.background import Background
 from spanreplay.runtime.calls.returning import RETURNED
 
@@ -67,6 +67,10 @@ class Extent:
         self.lane, self.is_over = lane, False
         self._session.resolved = 0
 
+    def has_in_flight(self) -> bool:
+        """Whether calls were in progress when the start was over."""
+        return bool(self.in_flight)
+
     def note_started(self) -> None:
         """Note that the start of the process is over: the unit counts its calls from 1."""
         self.has_started = True
@@ -107,7 +111,7 @@ class Extent:
     def takes(self, crossing: Crossing) -> bool:
         """Whether a call lies beyond the unit and was answered. Raises: ReplayMiss if the process has no answer."""
         if not self.is_beyond(crossing):
-            return False
+            return self.has_started and is_within(crossing.lane.path, self.lane) and set_up(self._session, crossing)
         if self.is_outside(crossing.lane.path) and self.background.serve(self._session, crossing):
             return True
         self.hold()

@@ -87,7 +87,12 @@ class StrictReads:
         self._session = session
         self._run = run
 
-    def add(self, kind: str, what: str, detail: str, code: str, *, is_hole: bool) -> None:
+    @property
+    def seq(self) -> int:
+        """Always 0: the recording knows which call a read followed."""
+        return 0
+
+    def add(self, kind: str, what: str, detail: str, code: str, *, is_hole: bool, seq: int | None = None) -> None:
         """Deny one read. Raises: ReplayMiss."""
         if kind in _READS_DENIED and not is_live(self._run):
             boundary = f"{kind}:{what}"

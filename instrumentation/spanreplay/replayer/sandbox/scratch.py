@@ -135,17 +135,15 @@ class Scratch:
         return ours
 
     def names(self, path: str) -> list[str]:
-        """List a directory. Raises: OSError as `os.listdir` does."""
-        found: set[str] = set()
-        has_ours = self.has(path)
-        if has_ours:
-            found.update(self.real.listdir(self.above(path)))
-        if not self.is_hidden(path) and (not has_ours or self.real.exists(path)):
+        """List a directory, its own names in their order. Raises: OSError as `os.listdir` does."""
+        found: list[str] = []
+        ours = self.real.listdir(self.above(path)) if self.has(path) else None
+        if not self.is_hidden(path) and (ours is None or self.real.exists(path)):
             prefix = path.rstrip(os.sep) + os.sep
-            found.update(n for n in self.real.listdir(path) if prefix + n not in self._hidden)
-        elif not has_ours:
+            found += [n for n in self.real.listdir(path) if prefix + n not in self._hidden]
+        elif ours is None:
             self.real.listdir(self.above(path))  # raises
-        return sorted(found)
+        return [*found, *sorted(set(ours or ()).difference(found))]
 
     def is_plain(self, path: str) -> bool:
         """Whether a directory looks exactly as in the world."""

@@ -402,8 +402,7 @@ class OrderGate:
                 if self.working_threads <= 0:
                     return
                 self._reacting.add(threading.get_ident())
-                is_quick = self._shared is None and self.census.asleep == 0
-                reaction = reaction or Reaction(others_s, is_quick=is_quick)
+                reaction = reaction or Reaction(others_s, is_quick=self.shows_reactions)
                 if reaction.is_over(self.census.idle):
                     return
                 self._pause(min(others_s, reaction.look_s))
@@ -449,6 +448,11 @@ class OrderGate:
             step()
             self._moves += 1
             self._condition.notify_all()
+
+    @property
+    def shows_reactions(self) -> bool:
+        """See `Order`."""
+        return self._shared is None and self.census.asleep == 0
 
     @property
     def is_thread_awaited(self) -> bool:

@@ -186,7 +186,7 @@ class LoopClock(abc.ABC):
             return False
         told_at = self._gate.census.told_at
         if self._reaction is None or self._reaction.since != told_at:
-            self._reaction = Reaction(since=told_at)
+            self._reaction = Reaction(since=told_at, is_quick=self._gate.shows_reactions)
         return not self._reaction.is_over(self._gate.census.idle)
 
     def _select_live(self, timeout: float | None) -> Any:
@@ -228,6 +228,7 @@ class LoopClock(abc.ABC):
         if is_awaited:
             return POLL_S
         if timer is not None and (head is None or timer < head.due or waited_ms < STALL_MS):
+            self._count_poll()
             self._jump(timer)
             return None
         is_coming = self._gate.is_turn_taken or self._gate.waits_for_process(waited_ms / 1000)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import functools
 import os
 import re
+import sys
 import threading
 from types import CodeType, FrameType
-from typing import Final
+from typing import Any, Final
 
 from spanreplay.model import distributions as installed
 from spanreplay.model import ids, owners
@@ -127,20 +128,42 @@ def who_asks(frame: FrameType | None) -> int:
 
     Log records of a framework or library are its own: a server logs how long a request took if it was long.
     """
-    is_log = False
+    is_log, greenlet = False, None
     for _ in range(FRAMES_MAX):
         if frame is None:
-            return FOREIGN
+            greenlet = _starter_of(greenlet)
+            frame = None if greenlet is None else greenlet.gr_frame
+            if frame is None:
+                return FOREIGN
         origin = origin_of(frame)
         if origin == FOREIGN and frame.f_code in entries:
-            return handed.by
+            return LIBRARY if frame.f_code in delivering else handed.by
         if origin != PASS and frame.f_code not in between:
             if is_log and not ids.is_agent_file(frame.f_code.co_filename):
                 return FOREIGN
-            return FOREIGN if handed.is_background and _is_for_others(origin, frame) else origin
+            is_own_work = handed.is_background and _is_for_others(origin, frame) and not _is_for_agent(frame)
+            return FOREIGN if is_own_work else origin
         is_log = is_log or _is_log(origin, frame)
         frame = frame.f_back
     return FOREIGN
+
+
+def _starter_of(greenlet: Any) -> Any:
+    """Return the greenlet that started this one, or the current one: SQLAlchemy works in one for the agent's task."""
+    module = sys.modules.get("greenlet")
+    current = module.getcurrent() if greenlet is None and module is not None else greenlet
+    return None if current is None else current.parent
+
+
+def _is_for_agent(frame: FrameType | None) -> bool:
+    """Whether the agent's own code has called this one in the same thread: a coroutine of its that a library runs."""
+    for _ in range(FRAMES_MAX):
+        if frame is None:
+            return False
+        if ids.is_agent_file(frame.f_code.co_filename):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _is_for_others(origin: int, frame: FrameType) -> bool:
@@ -193,12 +216,16 @@ class _Handed(threading.local):
 handed: Final = _Handed()
 entries: Final[set[CodeType]] = set()
 """Functions of ours that do handed-over work in a thread: calls below them count as made by whoever handed it over."""
+delivering: Final[set[CodeType]] = set()
+"""Those of `entries` that hand received data to the protocol of a library, which may be native code without a frame."""
 between: Final[set[CodeType]] = {threading.Thread.run.__code__}
 """Functions, above `entries`, with which a thread runs its work; they never act by themselves."""
 _HANDERS: Final = (owners.compile_row("aiofiles anyio asgiref asyncer gevent starlette trio"),)
 """Distributions that hand work to threads for their caller, besides asyncio and concurrent.futures."""
 _HANDERS_STDLIB: Final = frozenset({"asyncio", "concurrent", "futures", "threading.py"})
 _handers: Final[dict[str, bool]] = {}
+handing: Final[set[CodeType]] = set()
+"""Functions with which a library, by itself no such distribution, starts a thread for its caller; seams add them."""
 
 
 def enters_thread(function: CodeType) -> None:
@@ -242,7 +269,7 @@ def who_hands(frame: FrameType | None) -> int:
             last = LIBRARY
         if _is_log(origin, frame):
             break
-        if origin != PASS and not _hands_over(frame.f_code.co_filename):
+        if origin != PASS and frame.f_code not in handing and not _hands_over(frame.f_code.co_filename):
             break
         frame = frame.f_back
     return FOREIGN if handed.is_background else last

@@ -188,7 +188,8 @@ def _note_stack(crossing: Crossing, exc: BaseException) -> None:
 
 
 @measured
-def _close_error(crossing: Crossing, exc: BaseException) -> None:
+def close_error(crossing: Crossing, exc: BaseException) -> None:
+    """Record that a live call raised, with the exception's stack."""
     outcome = Outcome.ERROR if isinstance(exc, Exception) else Outcome.CANCELLED
     guard.guarded("recording a stack", _note_stack, crossing, exc)
     guard.guarded("recording an exception", _close_value, crossing, "error", exc, outcome)
@@ -308,7 +309,7 @@ def _run(crossing: Crossing, live: Callable[[], Any]) -> tuple[BaseException | N
     else:
         _close_ok(crossing, result)
         return None, result
-    _close_error(crossing, error)  # where it is not being handled any more
+    close_error(crossing, error)  # where it is not being handled any more
     return error, None
 
 
@@ -380,5 +381,5 @@ async def _run_async(crossing: Crossing, live: Callable[[], Awaitable[Any]]) -> 
     else:
         _close_ok(crossing, result)
         return None, result
-    _close_error(crossing, error)  # where it is not being handled any more
+    close_error(crossing, error)  # where it is not being handled any more
     return error, None

@@ -8,7 +8,7 @@ import contextvars
 import itertools
 import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
 from spanreplay.model.own_threads import make_lock
@@ -38,6 +38,14 @@ class LaneTask(asyncio.Task):  # type: ignore[type-arg]  # not generic at run ti
         return self._spanreplay_hash
 
 
+def _name_like(own: type, base: type) -> None:
+    """Let a class show itself as the one that a program would see without us: in logs, messages and tracebacks."""
+    own.__name__, own.__qualname__, own.__module__ = base.__name__, base.__qualname__, base.__module__
+
+
+_name_like(LaneTask, asyncio.Task)
+
+
 def make_task(lane_hash: int, coro: Any, **options: Any) -> LaneTask:
     """Create a task with this hash, which is set before any of its code runs."""
     task = LaneTask.__new__(LaneTask)
@@ -53,11 +61,16 @@ def can_number(loop: Any) -> bool:
 
 
 def create_numbered(
-    loop: Any, lane_hash: int, create: Callable[[], Any], *, is_named: bool, context: contextvars.Context | None = None
+    loop: Any,
+    lane_hash: int,
+    create: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    context: contextvars.Context | None = None,
 ) -> Any:
-    """Return `create()`, its task being a `LaneTask`, in this Context; unchanged unless `can_number`."""
+    """Return `create(*args, **kwargs)`, its task being a `LaneTask`, in this Context; unchanged unless `can_number`."""
     if not can_number(loop):
-        return create()
+        return create(*args, **kwargs)
     standard = loop._task_factory
     options: dict[str, Any] = {} if standard is None else {"eager_start": True}
     if context is not None:
@@ -73,10 +86,10 @@ def create_numbered(
 
     loop._task_factory = factory
     try:
-        task = create()
+        task = create(*args, **kwargs)
     finally:
         loop._task_factory = standard
-    if names and not is_named and task.get_name() != names[0]:
+    if names and kwargs.get("name") is None and task.get_name() != names[0]:
         task.set_name(names[0])  # Python 3.12 calls it "None"
     return task
 
@@ -146,6 +159,9 @@ class LaneFuture(concurrent.futures.Future):  # type: ignore[type-arg]  # as abo
         then, self._spanreplay_then = self._spanreplay_then, None
         if then is not None:
             then()
+
+
+_name_like(LaneFuture, concurrent.futures.Future)
 
 
 class LaneEnd(Protocol):

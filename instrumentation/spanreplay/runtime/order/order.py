@@ -241,6 +241,10 @@ class Order(Protocol):
         """Whether other threads are working, or have results that the loop has not been given yet."""
 
     @property
+    def shows_reactions(self) -> bool:
+        """Whether a thread that reacts uses the processor: none sleeps, and no other process shares the order."""
+
+    @property
     def is_turn_taken(self) -> bool:
         """Whether a thread has its turn, and goes on as soon as others have reacted to the completions before it."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import FrameType, TracebackType
 from typing import Any, Final, Protocol
 
@@ -84,16 +84,22 @@ class LookedEntry:
         return found.st_ino
 
 
+def _nothing() -> None:
+    """Nothing is open."""
+
+
 class Listed:
     """An iterator over entries, and a context manager."""
 
-    def __init__(self, entries: list[LookedEntry]) -> None:
+    def __init__(self, entries: Iterable[Any], close: Callable[[], object] = _nothing) -> None:
+        """`close` lets go of what the entries come from."""
         self._entries = iter(entries)
+        self._close = close
 
-    def __iter__(self) -> Iterator[LookedEntry]:
-        return self._entries
+    def __iter__(self) -> Iterator[Any]:
+        return self
 
-    def __next__(self) -> LookedEntry:
+    def __next__(self) -> Any:
         return next(self._entries)
 
     def __enter__(self) -> Listed:
@@ -105,4 +111,5 @@ class Listed:
         self.close()
 
     def close(self) -> None:
-        """No-op: nothing is open."""
+        """Close the folder, if it is open."""
+        self._close()

@@ -8,6 +8,7 @@ import platform
 import re
 import shlex
 import sys
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
@@ -154,8 +155,15 @@ def describe_code() -> dict[str, str]:
 
 
 def _loaded_by(module: object) -> object:
-    """An object that changes when a module is loaded again, also by `reload`; a script's is the module itself."""
-    return (module.__dict__.get("__spec__") if isinstance(module, ModuleType) else None) or module
+    """An object that changes when a module is loaded again, also by `reload`; a script's is a reference to the module.
+
+    Keeping a script itself would keep its objects until Python has cleared the modules that their finalizers need.
+    """
+    spec = module.__dict__.get("__spec__") if isinstance(module, ModuleType) else None
+    try:
+        return spec or weakref.ref(module)
+    except TypeError:  # `sys.modules` may contain anything
+        return module
 
 
 class LoadedCode:

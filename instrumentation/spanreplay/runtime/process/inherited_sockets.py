@@ -14,7 +14,8 @@ from typing import Any, Final
 MEMBER: Final = "inherited_sockets"
 """In a root's environment: descriptor, family and type of each."""
 _SOCKETS_MAX: Final = 16
-_DESCRIPTORS: Final = range(3, 256)
+_DESCRIPTORS: Final = range(3, 1 << 16)
+"""Those that a recording may name; a manager with many open files of its own hands on high numbers."""
 _LIST: Final = "/dev/fd"
 
 

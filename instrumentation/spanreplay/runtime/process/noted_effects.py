@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 EFFECTS: Final = "effects"
 """Member of the environment: whether this recording has effects as calls, with headers and variables."""
 
+DRIVERS: Final = "drivers"
+"""Member of the environment: whether what is done with database drivers (PEP 249) are calls."""
+
 first_environs: Final[WeakKeyDictionary[Run, dict[str, str]]] = WeakKeyDictionary()
 
 

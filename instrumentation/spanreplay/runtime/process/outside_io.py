@@ -22,6 +22,7 @@ _HARMLESS: Final = frozenset({"platform", "ctypes/util", "uuid", "sysconfig", "_
 
 SAID: Final = {
     "socket": "opened a socket to {detail} outside of every boundary",
+    "descriptor": "used a connection to {detail} by its descriptor, which is not recorded",
     "connection": "used a connection to {detail} that is not recorded",
     "native connection": "connected to {detail}, which is not recorded",
     "process": "started {detail} outside of every boundary ({what})",

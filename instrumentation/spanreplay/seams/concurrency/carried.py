@@ -6,7 +6,7 @@ from spanreplay.model import guard
 from spanreplay.runtime.caller.caller import handed
 from spanreplay.runtime.caller.running import RUN
 from spanreplay.runtime.context_variables import reset_variable, set_variable
-from spanreplay.runtime.lanes import Lane, current_lane
+from spanreplay.runtime.lanes import Lane, current_lane, is_inside
 from spanreplay.runtime.order.lane_end import LaneEnd
 from spanreplay.runtime.run import active_run
 
@@ -28,7 +28,7 @@ class carried:  # noqa: N801 -- reads as a statement: `with carried_run:`
     def end_of(self, lane: Lane) -> LaneEnd | None:
         """The end of a lane of the carried run; None without one."""
         run = self._run or active_run()
-        return None if run is None else LaneEnd(run, lane.path, is_inside=lane.owner is not None)
+        return None if run is None else LaneEnd(run, lane.path, is_inside=is_inside(lane))
 
     def __enter__(self) -> None:
         self._token = None if self._run is None else set_variable(RUN, self._run)

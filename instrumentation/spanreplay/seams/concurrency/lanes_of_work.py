@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextvars
-import functools
 import sys
 import threading
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from typing import Any
 
 from spanreplay.model.own_threads import STARTING, make_lock
 from spanreplay.runtime.caller import caller
+from spanreplay.runtime.calls import taking
 from spanreplay.runtime.context_variables import is_collecting
 from spanreplay.runtime.lanes import (
     Carried,
@@ -19,6 +19,7 @@ from spanreplay.runtime.lanes import (
     current_crossing,
     current_lane,
     current_place,
+    enter_context,
     enter_contexts,
     inside_lane,
     inside_thread,
@@ -57,21 +58,22 @@ def wrap_create_task(patches: Patches, loop_class: type, root_of: RootOf) -> Non
             return wrapped(*args, **kwargs)
         parent, crossing = current_place(root)
         lane = parent.child(label_of("t", args[0]), crossing)
-        lane_hash, create = hash_lane(lane.number, lane.path), functools.partial(wrapped, *args, **kwargs)
-        is_named = kwargs.get("name") is not None
-        context = kwargs.get("context")
+        lane_hash, context = hash_lane(lane.number, lane.path), kwargs.get("context")
         if context is None and is_collecting():  # a client that closes itself when it is freed
             context = contextvars.copy_context()
-            create = functools.partial(context.run, create)
+            wrapped, args = context.run, (wrapped, *args)
         if context is not None:
-            enter_contexts([context], lane)
-            return create_numbered(loop, lane_hash, create, is_named=is_named)
-        if TAKES_CONTEXT and can_number(loop):  # the lane needs no variable set and reset around the task's creation
+            enter_context(context, lane)
+            task = create_numbered(loop, lane_hash, wrapped, args, kwargs)
+        elif TAKES_CONTEXT and can_number(loop):  # the lane needs no variable set and reset around its creation
             context = contextvars.copy_context()
-            enter_contexts([context], lane)
-            return create_numbered(loop, lane_hash, create, is_named=is_named, context=context)
-        with inside_lane(lane):
-            return create_numbered(loop, lane_hash, create, is_named=is_named)
+            enter_context(context, lane)
+            task = create_numbered(loop, lane_hash, wrapped, args, kwargs, context)
+        else:
+            with inside_lane(lane):
+                task = create_numbered(loop, lane_hash, wrapped, args, kwargs)
+        taking.follow(task)
+        return task
 
     patches.wrap(loop_class, "create_task", create_task)
 
@@ -140,6 +142,7 @@ def _install_pools(patches: Patches, root_of: RootOf, carry: Callable[[Lane], Ca
                 carried.ends_lane = not adopt_future(future, hash_lane(lane.number, lane.path), carried.end_of(lane))
         finally:
             STARTING.is_unnumbered, thread_state.submitted = before
+        taking.follow(future)
         return future
 
     patches.wrap(concurrent.futures.ThreadPoolExecutor, "submit", submit)

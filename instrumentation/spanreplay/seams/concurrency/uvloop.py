@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -22,6 +23,7 @@ from spanreplay.seams.concurrency import lanes_of_work
 from spanreplay.seams.machine.outside import leaks
 from spanreplay.seams.machine.outside.connections import note_leaking, see_written
 from spanreplay.seams.machine.outside.watch import describe_address
+from spanreplay.seams.machine.sockets import streams
 
 _TRANSPORTS: Final = ("UVStream", "_SSLProtocolTransport")
 _WRITES: Final = frozenset({"write", "writelines"})
@@ -99,7 +101,7 @@ def _note_made(sock: Any, code: str) -> None:
 
 def _note(name: str, find: Callable[..., object], args: Any, kwargs: Any) -> str:
     """Note a connection about to be made, and return the agent's place if it is a leak."""
-    if leaks.leaking_run() is None:
+    if leaks.leaking_run() is None or (name != "sock_connect" and streams.hears(None, sys._getframe(2))):
         return ""
     address = find(args, kwargs)
     detail = "" if address is None else describe_address(address)

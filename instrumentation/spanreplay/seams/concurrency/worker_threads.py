@@ -14,7 +14,15 @@ from typing import Any
 from spanreplay.model.own_threads import make_lock
 from spanreplay.runtime.caller import caller
 from spanreplay.runtime.context_variables import reset_variable, set_variable
-from spanreplay.runtime.lanes import current_crossing, current_lane, enter_contexts, inside_thread, label_of, peel
+from spanreplay.runtime.lanes import (
+    current_crossing,
+    current_lane,
+    enter_contexts,
+    inside_thread,
+    is_inside,
+    label_of,
+    peel,
+)
 from spanreplay.runtime.order import pool_workers
 from spanreplay.runtime.order.counted import counted
 from spanreplay.runtime.order.lane_end import LANE_END, HandedEnd
@@ -47,7 +55,7 @@ class Work:
         self._gate: Order | None = run.resolver.answers.gate if run.order.keeps_turns else None
         self._lock = make_lock()
         self._left = 2  # the thread, and the loop that is given the result
-        self.end = HandedEnd(run, self._lane.path, self._leave, is_inside=self._lane.owner is not None)
+        self.end = HandedEnd(run, self._lane.path, self._leave, is_inside=is_inside(self._lane))
         self.has_started = False
         self._is_counted = False
         self.__name__ = getattr(function, "__name__", type(function).__name__)

@@ -55,6 +55,7 @@ _LOOP_INSIDE: Final = {
     **dict.fromkeys(("universal_newlines", "shell", "bufsize", "encoding", "errors", "text"), "has one value only"),
 }
 _SIZE: Final = "how large the agent's buffer is: the received data is recorded"
+_TRUSTS: Final = "whom the agent trusts; what is sent to the peer is compared"
 _SESSION: Final = "autocommit isolation_level"
 
 FUNCTIONS: Final[Mapping[str, Arguments]] = {
@@ -153,6 +154,10 @@ FUNCTIONS: Final[Mapping[str, Arguments]] = {
     "socket.socket.getsockname": _of(""),
     "socket.socket.getpeername": _of(""),
     "socket.socket.dup": _of(""),
+    "socket.socket.detach": _of(""),
+    "socket.socket.close": _of(""),
+    "socket.socket.shutdown": _of("how"),
+    "socket.socket.sendfile": _of("file offset count"),
     "socket.getaddrinfo": _of("host port family type proto flags"),
     "socket.gethostbyname": _of("hostname"),
     "socket.gethostbyname_ex": _of("hostname"),
@@ -162,6 +167,48 @@ FUNCTIONS: Final[Mapping[str, Arguments]] = {
         "local_addr remote_addr family proto flags reuse_port allow_broadcast", protocol_factory="the agent's own",
         sock="a socket of the agent's, whose address is compared",
     ),
+    # ── Connections ─────────────────────────────────────────────────────────────────────────────────
+    "asyncio.base_events.BaseEventLoop.create_connection": _of(
+        "host port ssl family proto flags local_addr server_hostname", protocol_factory="the agent's own",
+        sock="a socket of the agent's, whose address is compared",
+        **dict.fromkeys(("ssl_handshake_timeout", "ssl_shutdown_timeout", "happy_eyeballs_delay"), _WAITS),
+        interleave="which of the addresses is tried first", all_errors=_ERRORS,
+    ),
+    "asyncio.base_events.BaseEventLoop.create_unix_connection": _of(
+        "path ssl server_hostname", protocol_factory="the agent's own",
+        sock="a socket of the agent's, whose address is compared",
+        **dict.fromkeys(("ssl_handshake_timeout", "ssl_shutdown_timeout"), _WAITS),
+    ),
+    "asyncio.base_events.BaseEventLoop.start_tls": _of(
+        "server_hostname", transport="the connection, which is compared", protocol="the agent's own",
+        sslcontext=_TRUSTS, server_side="is one value for connections that the agent opens",
+        **dict.fromkeys(("ssl_handshake_timeout", "ssl_shutdown_timeout"), _WAITS),
+    ),
+    "asyncio.base_events.BaseEventLoop.sendfile": _of(
+        "", transport="the connection, which is compared", file="what is sent of it is compared",
+        offset="what is sent is compared", count="what is sent is compared", fallback=_ERRORS,
+    ),
+    "select.select": _of("rlist wlist xlist", timeout=_WAITS),
+    **{
+        f"selectors.{name}.select": _of("", timeout=_WAITS)
+        for name in ("SelectSelector", "PollSelector", "EpollSelector", "DevpollSelector", "KqueueSelector")
+    },
+    "ssl.SSLContext.wrap_socket": _of(
+        "server_hostname", sock="the connection, which is compared", session=_TRUSTS,
+        server_side="is one value for connections that the agent opens", suppress_ragged_eofs=_ERRORS,
+        do_handshake_on_connect="when the handshake is made: it is a call",
+    ),
+    "ssl.SSLSocket.do_handshake": _of("", block=_WAITS),
+    "ssl.SSLSocket.unwrap": _of(""),
+    "ssl.SSLSocket.read": _of("len", buffer=_SIZE),
+    "ssl.SSLSocket.write": _of("data"),
+    "ssl.SSLSocket.send": _of("data", flags="has one value only"),
+    "ssl.SSLSocket.getpeercert": _of("binary_form"),
+    "ssl.SSLSocket.get_channel_binding": _of("cb_type"),
+    **{
+        f"ssl.SSLSocket.{name}": _of("")
+        for name in ("cipher", "compression", "pending", "selected_alpn_protocol", "shared_ciphers", "version")
+    },
     # ── Databases ───────────────────────────────────────────────────────────────────────────────────
     "sqlite3.connect": _of(
         f"database uri {_SESSION}", timeout=_WAITS, detect_types=_ROWS, check_same_thread="which thread of the agent",
@@ -186,9 +233,22 @@ STATEMENTS: Final[Mapping[str, str]] = {
     "psycopg": "statement parameters commit rollback transaction isolation_level read_only deferrable autocommit",
     "psycopg2": "statement parameters commit rollback isolation_level readonly deferrable autocommit",
     "aiosqlite": "statement parameters commit rollback",
+    "dbapi": "statement parameters commit rollback methods attributes autocommit isolation_level init_command",
+    "asyncpg": "statement parameters column begin commit rollback savepoint cursor codec server_settings",
     "duckdb": "statement parameters begin commit rollback append",
+    "redis": "command options commands transaction raise_on_error db decoded",
+    **dict.fromkeys(
+        ("confluent-kafka", "aiokafka", "kafka-python"),
+        "topic key value partition headers timestamp, arguments of all other methods except times to wait; settings "
+        "that decide what the broker gets or gives",
+    ),
+    "pymongo": "database command documents, without the numbers of sessions and cluster times",
+    "kombu": "exchange routing_key body headers properties queue arguments flags delivery_tag, not timeouts or retries",
+    "nats-py": "subject payload reply headers queue limit batch stream consumer, not timeouts",
+    "pika": "exchange routing_key body properties queue arguments flags delivery_tag, not drawn consumer tags",
+    "aio-pika": "exchange routing_key message queue arguments flags delivery_tag consumer_tag, not timeouts",
 }  # fmt: skip
-"""Database seams → what is compared of a connection's use."""
+"""Seams of databases and brokers → what is compared of a connection's use."""
 
 _PLAIN: Final = "reads something, or concerns the agent's side of the connection"
 
@@ -204,6 +264,13 @@ METHODS: Final[Mapping[str, Mapping[str, str]]] = {
                          "tpc_recover", "wait", "xid"), _PLAIN),
     },
     "psycopg.Cursor": dict.fromkeys(("scroll", "set_result", "results", "setinputsizes", "setoutputsize"), _PLAIN),
+    "asyncpg.connection.Connection": dict.fromkeys(
+        ("add_log_listener", "add_query_logger", "add_termination_listener", "cursor", "get_reset_query", "is_closed",
+         "is_in_transaction", "query_logger", "reload_schema_state", "remove_listener", "remove_log_listener",
+         "remove_query_logger", "remove_termination_listener", "terminate", "transaction"), _PLAIN),
+    "asyncpg.prepared_stmt.PreparedStatement": dict.fromkeys(
+        ("cursor", "explain", "get_attributes", "get_name", "get_parameters", "get_query", "get_statusmsg"), _PLAIN),
+    "asyncpg.cursor.Cursor": {},
     "psycopg2.extensions.connection": {
         **dict.fromkeys(("cancel", "fileno", "get_backend_pid", "get_dsn_parameters", "get_native_connection",
                          "get_parameter_status", "get_transaction_status", "isexecuting", "poll", "set_client_encoding",
@@ -227,7 +294,7 @@ _MISSES: Final = "only notes I/O that no other seam sees: such a run is incomple
 
 INSIDE: Final[Mapping[str, str]] = {
     **dict.fromkeys(("clock", "logging", "random", "temporary", "entropy", "machine", "numpy", "uuid", "uuid_utils",
-                     "fastuuid", "human", "stdin", "waited-signals", "looks", "environ"), _READS),
+                     "fastuuid", "engineio", "human", "stdin", "waited-signals", "looks", "environ"), _READS),
     **dict.fromkeys(("threads", "uvloop", "uvloop-steps", "gevent", "multiprocessing", "pool-waits", "langgraph",
                      "trio", "anyio", "returns"), _ORDERS),
     "own-servers": "requests to the agent's own process",

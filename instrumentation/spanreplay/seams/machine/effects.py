@@ -14,7 +14,7 @@ from spanreplay.model.call import Effect, Kind
 from spanreplay.model.config import copy_variables
 from spanreplay.runtime.agent_patches import recorded_run
 from spanreplay.runtime.calls.function_calls import FunctionCall, call_sync
-from spanreplay.runtime.process.noted_effects import EFFECTS, VERSIONS, first_environs, sees_effects
+from spanreplay.runtime.process.noted_effects import DRIVERS, EFFECTS, VERSIONS, first_environs, sees_effects
 
 if TYPE_CHECKING:
     from spanreplay.runtime.run import Run
@@ -24,6 +24,7 @@ def attach(run: Run) -> None:
     """Record the run's effects, or in a replay compare them if the recording has them."""
     first_environs[run] = copy_variables()
     run.resolver.declare(EFFECTS, VERSIONS)
+    run.resolver.declare(DRIVERS)
 
 
 def describe_effect(

@@ -56,10 +56,12 @@ def attach_files(
 ) -> None:
     """Note the files that the agent writes, to compare them when the run ends."""
     from spanreplay.seams.machine import effects
+    from spanreplay.seams.machine.files import own_folder
     from spanreplay.seams.machine.sockets import datagrams
 
     effects.attach(run)
     datagrams.attach(run)
+    own_folder.attach(run)
     begin_files(run, surroundings, is_outside)
 
 

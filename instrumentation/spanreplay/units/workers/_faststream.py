@@ -1,33 +1,40 @@
-"""Unit: FastStream on Redis. Each message that a subscriber processes is its own run, with the broker's middleware.
+"""Unit: FastStream. Each message that a subscriber processes is its own run, with the broker's middleware.
 
-In a replay Redis is not used: once the application has started, its subscriber gets the recorded message. A broker
+In a replay the broker is not used: once the application has started, its subscriber gets the recorded message. A broker
 that no `FastStream` application runs (a router of FastAPI) has no units.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.model import guard
-from spanreplay.model.call import Effect, Kind
 from spanreplay.model.errors import ReplayMiss
-from spanreplay.runtime.calls.function_calls import FunctionCall, call_async
-from spanreplay.runtime.calls.open_call import no_plumbing, plumbing
+from spanreplay.runtime.calls.open_call import is_plumbing, no_plumbing, plumbing
 from spanreplay.runtime.run import active_run
 from spanreplay.units import factory
-from spanreplay.units.jobs import Ended, is_replay, keep_encodable, not_here, record_job_async, replay_jobs_async
+from spanreplay.units.jobs import (
+    Ended,
+    find_replay_of_job,
+    is_replay,
+    not_here,
+    record_job_async,
+    replay_jobs_async,
+)
+from spanreplay.units.start import await_start
+from spanreplay.units.workers._faststream_forms import Form, broker_of, form_of
+from spanreplay.units.workers._faststream_published import make_acknowledge, make_publish, producers_of
 
 if TYPE_CHECKING:
     from spanreplay.runtime.patches import Patches
 
-_FIELD: Final = b"__data__"
-"""The field of a stream's entry that holds a message in FastStream's own format."""
-_BODY, _HEADERS, _DATA = "body", "headers", "data"
+_BODY: Final = "body"
+_BY_HAND: Final = frozenset({"ack", "ack_sync", "nack", "reject"})
+"""Methods of a message with which a program acknowledges it by itself."""
 _SUBSCRIBER, _NUMBER, _MESSAGE = "subscriber", "number", "message"
-_MODULES: Final = "faststream.redis."
 _subscribers: Final[dict[int, tuple[int, Any]]] = {}
 """The subscribers of started applications by `id`, each with its number."""
 
@@ -42,59 +49,51 @@ def install(module: Any, patches: Patches) -> None:
     elif module.__name__ == "faststream.middlewares.acknowledgement.middleware":
         for name in ("ack", "nack", "reject"):
             patches.wrap(module._AcknowledgementMiddleware, f"_AcknowledgementMiddleware__{name}", _acknowledge)
-    elif module.__name__ == "faststream.redis.publisher.producer":
-        for producer in (module.BaseRedisFastProducer, module.RedisFastProducer, module.RedisClusterFastProducer):
+    elif module.__name__.endswith(".producer"):
+        for producer in producers_of(module):
             for name in {"publish", "publish_batch", "request"}.intersection(vars(producer)):
-                patches.wrap(producer, name, _make_publish(name))
+                patches.wrap(producer, name, make_publish(name, broker_of(producer)))
+    elif module.__name__.endswith(".message"):
+        for message in vars(module).values():
+            if isinstance(message, type) and message.__module__ == module.__name__:
+                for name in _BY_HAND.intersection(vars(message)):
+                    patches.wrap(message, name, make_acknowledge(name))
     else:
         patches.wrap(module.SubscriberUsecase, "process_message", _process)
 
 
 # ── recording ───────────────────────────────────────────────────────────────────────────────────────
 async def _process(wrapped: Any, subscriber: Any, args: Any, kwargs: Any) -> Any:
-    if is_replay() or id(subscriber) not in _subscribers:
+    if is_replay():
         return await wrapped(*args, **kwargs)
-    given = guard.guarded("a message", _describe_input, subscriber, args[0] if args else kwargs["msg"])
-    if given is None:
+    form = form_of(subscriber) if id(subscriber) in _subscribers else None
+    message = args[0] if args else kwargs["msg"]
+    given = None if form is None else guard.guarded("a message", _describe_input, subscriber, form, message)
+    if form is None or given is None:
+        guard.guarded("a message without a unit", _note_unseen, subscriber)
         return await wrapped(*args, **kwargs)
     with no_plumbing():  # the task that asks for messages was started with the broker
         return await record_job_async(
-            given[_SUBSCRIBER], lambda: given, lambda: wrapped(*args, **kwargs), _describe_end, _find_headers(given)
+            given[_SUBSCRIBER],
+            lambda: given,
+            lambda: wrapped(*args, **kwargs),
+            _describe_end,
+            guard.guarded("a message", form.headers, given[_MESSAGE]),
         )
 
 
-def _describe_input(subscriber: Any, message: Mapping[str, Any]) -> dict[str, Any]:
-    unpacked = {**message, _DATA: _unpack(subscriber.config.message_format, message[_DATA])}
+def _note_unseen(subscriber: Any) -> None:
+    """Say that what a message of another broker makes the application do is in no run."""
+    run = active_run()
+    if run is not None and is_plumbing(run):
+        broker = broker_of(subscriber)
+        run.resolver.leave_out(f"FastStream processed messages of {broker}: they are not recorded")
+
+
+def _describe_input(subscriber: Any, form: Form, message: Any) -> dict[str, Any]:
     number = _subscribers[id(subscriber)][0]
-    return {_SUBSCRIBER: subscriber.specification.call_name, _NUMBER: number, _MESSAGE: unpacked}
-
-
-def _unpack(form: Any, raw: Any) -> Any:
-    """Return what was sent with body and headers apart, so that redaction can read them."""
-    if isinstance(raw, list):
-        return [_unpack(form, each) for each in raw]
-    if isinstance(raw, Mapping):
-        return {name: _unpack(form, each) if name == _FIELD else each for name, each in raw.items()}
-    body, headers = form.parse(raw)
-    return raw if body == raw else {_BODY: body, _HEADERS: headers}
-
-
-def _pack(given: Any) -> Any:
-    """Return what was sent, for a message of FastStream's own in the format that all its versions read."""
-    if isinstance(given, list):
-        return [_pack(each) for each in given]
-    if isinstance(given, Mapping) and given.keys() == {_BODY, _HEADERS}:
-        return json.dumps({_DATA: given[_BODY].decode(), _HEADERS: given[_HEADERS]}).encode()
-    return {name: _pack(each) for name, each in given.items()} if isinstance(given, Mapping) else given
-
-
-def _find_headers(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a message's headers; of several at once, those of the first."""
-    found = given[_MESSAGE][_DATA]
-    found = found[0] if isinstance(found, list) and found else found
-    found = found.get(_FIELD, found) if isinstance(found, Mapping) else {}
-    headers: Mapping[str, Any] = found.get(_HEADERS, {}) if isinstance(found, Mapping) else {}
-    return headers
+    shown = form.show(subscriber, message)
+    return {_SUBSCRIBER: subscriber.specification.call_name, _NUMBER: number, _MESSAGE: shown}
 
 
 def _describe_end(response: Any) -> Ended:
@@ -107,36 +106,6 @@ async def _acknowledge(wrapped: Any, middleware: Any, args: Any, kwargs: Any) ->
         return None
     with factory.outside_units(), plumbing():
         return await wrapped(*args, **kwargs)
-
-
-# ── published messages ──────────────────────────────────────────────────────────────────────────────
-def _make_publish(name: str) -> Callable[..., Any]:
-    """Return a wrapper that records publishing as a write: a replay compares it and sends nothing."""
-
-    async def publish(wrapped: Any, producer: Any, args: Any, kwargs: Any) -> Any:
-        if active_run() is None:
-            return await wrapped(*args, **kwargs)
-        command = args[0] if args else kwargs["cmd"]
-
-        async def send() -> Any:
-            return await wrapped(*args, **kwargs)
-
-        return await call_async(lambda: _describe_published(name, producer, command), send)
-
-    return publish
-
-
-def _describe_published(name: str, producer: Any, command: Any) -> FunctionCall:
-    from faststream.message.utils import encode_message
-
-    told = {
-        "destination": command.destination,
-        "type": str(command.destination_type),
-        "bodies": [encode_message(each, producer.serializer)[0] for each in command.batch_bodies],
-        _HEADERS: dict(command.headers),
-        "reply_to": command.reply_to,
-    }
-    return FunctionCall(Kind.TOOL.value, f"faststream.{name}", Effect.WRITE.value, keep_encodable(told), prints=False)
 
 
 # ── the worker ──────────────────────────────────────────────────────────────────────────────────────
@@ -159,7 +128,7 @@ async def _connect(wrapped: Any, app: Any, args: Any, kwargs: Any) -> Any:
 def _take(app: Any) -> None:
     every = [subscriber for broker in app.brokers for subscriber in broker.subscribers]
     for number, subscriber in enumerate(every):
-        if type(subscriber).__module__.startswith(_MODULES):
+        if form_of(subscriber) is not None:
             _subscribers[id(subscriber)] = (number, subscriber)
 
 
@@ -174,12 +143,26 @@ def _supervise(wrapped: Any, supervisor: Any, args: Any, kwargs: Any) -> Any:
 async def _start(wrapped: Any, app: Any, args: Any, kwargs: Any) -> Any:
     """The application has started: a replay now processes the recorded message."""
     if is_replay():
+        over = asyncio.Event()
+        playing = asyncio.get_running_loop().create_task(_play(over))
         with contextlib.suppress(ReplayMiss):  # noted by the session, unless a hook went on beside the first message
             await wrapped(*args, **kwargs)
-        await replay_jobs_async(_work, _describe_end)
+        over.set()
+        await playing
     result = await wrapped(*args, **kwargs)
     guard.guarded("the start of a worker", factory.begin_units)
     return result
+
+
+async def _play(over: asyncio.Event) -> None:
+    """Process the recorded message once the start is `over`, or where a hook waits for a call that ended after it."""
+    run = find_replay_of_job()
+    with contextlib.suppress(ReplayMiss):  # the session has noted it
+        await await_start(run)
+    extent = run.resolver.answers.extent
+    if extent is None or not extent.has_in_flight():
+        await over.wait()
+    await replay_jobs_async(_work, _describe_end)
 
 
 async def _work(given: Mapping[str, Any]) -> Any:
@@ -190,5 +173,7 @@ async def _work(given: Mapping[str, Any]) -> Any:
         if not named:
             raise not_here(f"the subscriber {given[_SUBSCRIBER]!r} is not in this application")
         subscriber = named[0]
-    message = given[_MESSAGE]
-    return await subscriber.process_message({**message, _DATA: _pack(message[_DATA])})
+    form = form_of(subscriber)
+    if form is None:
+        raise not_here(f"messages of {broker_of(subscriber)} can't be replayed")
+    return await subscriber.process_message(form.build(given[_MESSAGE]))

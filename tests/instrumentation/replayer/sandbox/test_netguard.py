@@ -200,8 +200,9 @@ def test_what_asks_nobody_is_let_through(workplace: Workplace) -> None:
 
 def test_own_collector_may_be_reached_and_nothing_else_on_its_host(workplace: Workplace, greeter: Greeter) -> None:
     """A replay delivers its own spans to the given collector, by name; another port there is denied."""
-    agent = workplace.write("agent.py", AGENT + WAYS["connect"])
+    agent = workplace.write("agent.py", AGENT)
     workplace.record(agent)
+    workplace.write("agent.py", AGENT + WAYS["connect"])
     with serve() as sink:
         endpoint = sink.endpoint.replace("127.0.0.1", "localhost")
         replayed = workplace.replay(agent, OTEL_EXPORTER_OTLP_ENDPOINT=endpoint)

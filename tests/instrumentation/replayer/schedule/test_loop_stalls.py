@@ -6,11 +6,15 @@ import asyncio
 import select
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from functools import partial
+from queue import SimpleQueue
 
 import pytest
 
 import spanreplay
+from spanreplay.replayer.schedule import virtual_time
+from spanreplay.replayer.schedule.stall_detector import Reaction
 from support.in_process import recorded, replayed
 
 STEPS, PAUSE_S = 14, 0.2
@@ -76,3 +80,52 @@ def test_n2_loop_waits_for_a_thread_that_gets_on(how: str) -> None:
     assert outcome.error is None
     assert outcome.kinds() == []
     assert outcome.session.gate.skipped == []
+
+
+def test_n2_loop_goes_on_once_its_threads_wait_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that waits in native code, as aiosqlite's do, is not given the longest time to react to each result."""
+    ends: list[bool] = []
+
+    class Longer(Reaction):
+        """Gives threads 20 s instead of 0.2, unless they are seen to do nothing."""
+
+        def __init__(self, others_s: float = 20.0, since: float | None = None, **kind: bool) -> None:
+            super().__init__(others_s, since, **kind)
+
+        def is_over(self, waiting: Collection[int] = ()) -> bool:
+            is_over = super().is_over(waiting)
+            if is_over and not self._is_patient:
+                ends.append(time.monotonic() < self._due)
+            return is_over
+
+    @spanreplay.boundary("tool", name="ask")
+    async def ask(number: int) -> int:
+        return number
+
+    def program() -> None:
+        jobs: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+
+        def serve() -> None:
+            while (job := jobs.get()) is not None:
+                job()
+
+        async def main() -> None:
+            loop = asyncio.get_running_loop()
+            thread = threading.Thread(target=serve)
+            thread.start()
+            for number in range(3):
+                done = loop.create_future()
+                jobs.put(partial(loop.call_soon_threadsafe, done.set_result, number))
+                await ask(await done)
+            jobs.put(None)
+            thread.join()
+
+        asyncio.run(main())
+
+    recording = recorded(program)
+    monkeypatch.setattr(virtual_time, "Reaction", Longer)
+    outcome = replayed(program, recording)
+    assert outcome.error is None
+    assert outcome.kinds() == []
+    assert ends
+    assert all(ends)

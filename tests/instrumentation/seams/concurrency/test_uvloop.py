@@ -211,7 +211,7 @@ def call(loop: asyncio.AbstractEventLoop, way: str, callback: Callable[..., None
 
 @EACH_LOOP
 @EACH_WAY
-def test_r9_a_loop_reports_the_programs_own_callback(loop_of: Any, way: str) -> None:
+def test_u1_a_loop_reports_the_programs_own_callback(loop_of: Any, way: str) -> None:
     """A callback that fails is named in the loop's message as without a recorder."""
 
     def charge_card() -> None:
@@ -228,7 +228,7 @@ def test_r9_a_loop_reports_the_programs_own_callback(loop_of: Any, way: str) -> 
 
 @EACH_LOOP
 @EACH_WAY
-def test_r9_a_loop_keeps_nothing_of_a_callback_that_was_called(loop_of: Any, way: str) -> None:
+def test_u1_a_loop_keeps_nothing_of_a_callback_that_was_called(loop_of: Any, way: str) -> None:
     """What the program gave with it lives no longer than without a recorder: no garbage collector is needed."""
 
     class Order:

@@ -5,6 +5,7 @@ SPANREPLAY_TEST_PROGRAMS says how many random programs are tried.
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import os
 import queue
@@ -22,7 +23,9 @@ import pytest
 import spanreplay
 from spanreplay.model import config
 from spanreplay.replayer.schedule import thread_waits as serving
+from spanreplay.runtime.calls.open_call import plumbing
 from spanreplay.runtime.calls.returning import RETURNED
+from spanreplay.runtime.lanes import HANDED_OVER
 from spanreplay.runtime.order import wait_ends
 from spanreplay.runtime.patches import Patches
 from spanreplay.seams.concurrency import thread_waits as waits
@@ -384,6 +387,23 @@ def test_sleeps_have_a_limit_and_timers_keep_theirs(monkeypatch: pytest.MonkeyPa
     names = list(recorded(main).root.manifest["timers"])
     assert len([name for name in names if wait_ends.SLEPT in name]) == 3
     assert len([name for name in names if wait_ends.EXPIRED in name]) == 1
+
+
+def test_a_thread_that_carries_traffic_has_no_place_in_the_order() -> None:
+    """What it hands to an event loop is part of a boundary, as inside a call: a replay makes no such thread."""
+
+    @spanreplay.boundary("tool", name="ask")
+    def ask() -> int:
+        return 1
+
+    async def main() -> None:
+        ask()
+        await asyncio.to_thread(str)
+        with plumbing():
+            await asyncio.to_thread(str)
+
+    names = recorded(lambda: asyncio.run(main())).root.manifest["timers"]
+    assert len([name for name in names if HANDED_OVER in name and "/x:str" in name]) == 1
 
 
 def test_waits_are_put_back() -> None:

@@ -35,6 +35,7 @@ SELF = frozenset({"self", "cls"})
 ALIASES = {
     "asyncio.subprocess.create_subprocess": "asyncio.create_subprocess", "sqlite3.dbapi2.": "sqlite3.",
     "io.": "builtins.", "uvloop.Loop.": "asyncio.base_events.BaseEventLoop.",
+    "asyncio.unix_events._UnixSelectorEventLoop.": "asyncio.base_events.BaseEventLoop.",
 }  # fmt: skip
 
 
@@ -174,6 +175,21 @@ def _public(cls: type) -> set[str]:
     return {n for n, member in members.items() if callable(member) and not isinstance(member, type)}
 
 
+def _replaced_in_asyncpg() -> dict[str, set[str]]:
+    from spanreplay.seams.machine.databases.asyncpg_client import seam
+
+    spy = Spy()
+    try:
+        seam.install(import_module("asyncpg"), spy)
+    finally:
+        spy.undo()
+    found: dict[str, set[str]] = {}
+    for name in spy.found:
+        owner, _, method = name.rpartition(".")
+        found.setdefault(owner, set()).add(method)
+    return {name: replaced for name, replaced in found.items() if name in METHODS}
+
+
 def test_n14_every_method_of_a_database_driver_is_stated() -> None:
     """A new method in a newer driver has to be covered, or to state why nothing of it is lost."""
     from spanreplay.seams.machine.databases import database
@@ -192,6 +208,8 @@ def test_n14_every_method_of_a_database_driver_is_stated() -> None:
 
         ours["psycopg2.extensions.connection"] = set(vars(psycopg_v2.RecordedConnection))
         ours["psycopg2.extensions.cursor"] = set(vars(psycopg_v2.RecordedCursor))
+    with contextlib.suppress(ImportError):
+        ours.update(_replaced_in_asyncpg())
     for name, replaced in ours.items():
         module, _, cls = name.rpartition(".")
         if find_spec(module.partition(".")[0]) is None:

@@ -120,7 +120,7 @@ class CursorMixin:
             "in_transaction": cursor.connection.in_transaction,
         }
         if len(rows) == config.ROWS_MAX:
-            run = recorded_run()
+            run = active_run()
             if run is not None:
                 run.hole(f"a query gave {config.ROWS_MAX} rows or more: those beyond are not recorded")
         self._result = _Result(value)

@@ -32,13 +32,18 @@ def describe_statement(name: str, sql: str, parameters: Any) -> FunctionCall:
 
 def build_value(rows: Iterable[Any], columns: list[list[Any]] | None, rowcount: int, status: str) -> dict[str, Any]:
     """Return a statement's result as it is recorded; `columns` are pairs of name and type number."""
-    kept = [list(row) for row in rows]
-    if len(kept) > config.ROWS_MAX:
-        run = recorded_run()
-        if run is not None:
-            run.hole(f"a query gave more than {config.ROWS_MAX} rows: those beyond are not recorded")
-        kept = kept[: config.ROWS_MAX]
+    kept = cap_rows([list(row) for row in rows])
     return {"rows": kept, "columns": columns, "rowcount": rowcount, "status": status}
+
+
+def cap_rows(rows: list[Any]) -> list[Any]:
+    """Return the rows that are recorded; more of them make the run incomplete."""
+    if len(rows) <= config.ROWS_MAX:
+        return rows
+    run = active_run()
+    if run is not None:
+        run.hole(f"a query gave more than {config.ROWS_MAX} rows: those beyond are not recorded")
+    return rows[: config.ROWS_MAX]
 
 
 def is_replayed_here() -> bool:

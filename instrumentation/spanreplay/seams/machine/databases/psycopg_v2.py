@@ -142,7 +142,7 @@ class RecordedCursor(_Cursor):  # type: ignore[misc]  # a class of C, known at r
             finally:
                 self.row_factory = factory
         value = build_value(rows, columns, rowcount, status)
-        self._served = Served(value)  # all rows have been fetched already
+        self._served = Served({**value, "rows": rows})  # all have been fetched already, also those not recorded
         return value
 
     # ── What the agent reads ────────────────────────────────────────────────────────────────────

@@ -7,6 +7,7 @@ that the run says "not replayable because db.py:41 opened a socket outside of ev
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -64,6 +65,8 @@ class _Watch:
 
 
 _watch: Final = _Watch()
+at_end: Final[list[Callable[[Run], None]]] = []
+"""Called at the end of a run that notes leaks."""
 
 
 @dataclass
@@ -135,8 +138,13 @@ class Leaks:
                 self._peers.add(peer)
                 self.add(NATIVE, "native code", peer, "", is_hole=True)
 
-    def add(self, kind: str, what: str, detail: str, code: str, *, is_hole: bool) -> None:
-        """Note one leak; `detail` is redacted here, and is only a name."""
+    @property
+    def seq(self) -> int:
+        """The number of the last call that has begun."""
+        return self._seq
+
+    def add(self, kind: str, what: str, detail: str, code: str, *, is_hole: bool, seq: int | None = None) -> None:
+        """Note one leak, which began after call `seq` (default: the last one); `detail` is redacted here."""
         key = (kind, code or detail)
         with self._lock:
             known = self._found.get(key)
@@ -147,7 +155,7 @@ class Leaks:
                 self._run.count("leaks_dropped")
                 return
             shown = self._run.redactor.text(strip_query(detail))[:DETAIL_CHARACTERS_MAX]
-            leak = self._found[key] = Leak(kind, what, shown, code, is_hole, self._seq)
+            leak = self._found[key] = Leak(kind, what, shown, code, is_hole, self._seq if seq is None else seq)
         if is_hole:
             self._run.hole(leak.say())
 
@@ -159,6 +167,8 @@ class Leaks:
     def for_manifest(self) -> dict[str, Any]:
         """Return the members of the manifest."""
         guard.guarded("open descriptors", self._look_at_descriptors)
+        for look in at_end:
+            guard.guarded("open connections", look, self._run)
         rows, background = self.describe(), list(self._background.values())
         return {**({"leaks": rows} if rows else {}), **({"background_reads": background} if background else {})}
 

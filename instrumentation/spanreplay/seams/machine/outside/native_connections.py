@@ -11,6 +11,8 @@ import itertools
 import os
 import stat
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from spanreplay.model import owners
@@ -19,11 +21,11 @@ from spanreplay.runtime.process.outside_io import unwatched
 from spanreplay.runtime.process.own_ports import is_own
 from spanreplay.seams.machine.outside.devices import DESCRIPTORS_MAX
 
-__all__ = ["find_native", "note_python", "set_baseline"]
+__all__ = ["find_native", "note_python", "set_baseline", "settled"]
 
 SOCKETS_MAX: Final = 10_000
 _DESCRIPTORS: Final = "/proc/self/fd"
-_COVERED: Final = ("eventlet", "gevent", "grpc", "psycopg", "psycopg2", "uvloop")
+_COVERED: Final = ("confluent_kafka", "eventlet", "gevent", "grpc", "psycopg", "psycopg2", "uvloop")
 """Modules that connect past `socket`, mostly for calls that seams record: whose connection it is can't be told."""
 _OTHER: Final = ("", 0)
 _fstat: Final = os.fstat
@@ -47,6 +49,18 @@ def set_baseline() -> None:
     for descriptor, inode in _list_sockets():
         _look(descriptor)  # one at which it listens
         _settle(inode)
+
+
+@contextmanager
+def settled() -> Iterator[None]:
+    """A block of a call whose native code may connect: the call's result is recorded, so it needs no further look."""
+    before = {inode for _, inode in _list_sockets()}
+    try:
+        yield
+    finally:
+        for _, inode in _list_sockets():
+            if inode not in before:
+                _settle(inode)
 
 
 def find_native() -> list[str]:

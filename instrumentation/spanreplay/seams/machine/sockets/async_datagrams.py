@@ -19,13 +19,18 @@ from spanreplay.model.call import Effect, Outcome
 from spanreplay.model.errors import ReplayMiss
 from spanreplay.model.json_text import dump
 from spanreplay.runtime.caller.caller import between
-from spanreplay.runtime.calls.function_calls import decode_error, describe_function_call, load_response
+from spanreplay.runtime.calls.function_calls import (
+    close_error,
+    decode_error,
+    describe_function_call,
+    load_response,
+)
 from spanreplay.runtime.calls.open_call import Crossing, begin
 from spanreplay.runtime.calls.turns import await_turn, end_stream
 from spanreplay.runtime.patches import Patches
-from spanreplay.seams.machine.processes.processes import close_error
-from spanreplay.seams.machine.sockets.datagrams import State, describe, records, states
+from spanreplay.seams.machine.sockets.datagrams import State, records, states
 from spanreplay.seams.machine.sockets.socket_askers import BY_AGENT, BY_LIBRARY, who_asks
+from spanreplay.seams.machine.sockets.socket_calls import describe
 
 _DATA, _ERROR = "data", "error"
 _NAMES: Final = ("sockname", "peername")
@@ -202,7 +207,7 @@ async def _live(
         with crossing:
             transport, heard = await real(loop, make, **options)
     except BaseException as exc:
-        guard.guarded("recording an exception", close_error, crossing, exc)
+        close_error(crossing, exc)
         raise
     return transport, heard._protocol
 

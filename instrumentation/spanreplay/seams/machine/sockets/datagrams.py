@@ -9,31 +9,30 @@ library that waits for an answer receives something that is not recorded: such a
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from spanreplay.model.call import Effect, Kind, Outcome
-from spanreplay.model.errors import ReplayMiss
-from spanreplay.runtime.calls.function_calls import FunctionCall, begin_function_call, call_sync, finish_sync
-from spanreplay.runtime.calls.open_call import Crossing, is_plumbing
+from spanreplay.model import guard
+from spanreplay.model.call import Effect
+from spanreplay.runtime.caller.caller import between
+from spanreplay.runtime.calls.function_calls import begin_function_call, call_sync
+from spanreplay.runtime.calls.open_call import is_plumbing
 from spanreplay.runtime.lanes import current_crossing
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.process import outside_io
 from spanreplay.runtime.run import Run, active_run
 from spanreplay.seams.machine.effects import effects_run
 from spanreplay.seams.machine.outside import connections, leaks
+from spanreplay.seams.machine.sockets import stream_counts, streams
 from spanreplay.seams.machine.sockets.socket_askers import BARE, BY_AGENT, BY_LIBRARY, type_of, who_asks
+from spanreplay.seams.machine.sockets.socket_calls import copy_bytes, describe, finish_waiting, replace, show
 
 DATAGRAMS: Final = "datagrams"
 """Member of the environment: whether datagrams are calls in this recording."""
 _getframe: Final = sys._getframe
-_WAITING: Final = '{"waiting":true}'
-"""The response of a call that was still waiting for a datagram when its run ended."""
-_WAIT_S: Final = 1.0
 
 
 @dataclass
@@ -54,11 +53,6 @@ states: Final[WeakKeyDictionary[Any, State]] = WeakKeyDictionary()
 def sees_datagrams(run: Run) -> bool:
     """Whether datagrams are calls; False in a replay of a recording without them."""
     return run.resolver.has(DATAGRAMS)
-
-
-def describe(name: str, arguments: Mapping[str, Any], effect: Effect = Effect.WRITE) -> FunctionCall:
-    """Describe one use of a socket as a call."""
-    return FunctionCall(Kind.TOOL.value, f"socket.{name}", effect.value, arguments, prints=False)
 
 
 def _find(sock: Any, frame: FrameType, *, is_new: bool) -> State | None:
@@ -110,7 +104,7 @@ def _note_dropped(address: Any) -> None:
     if run is not None:
         from spanreplay.replayer.sandbox.dropped import note_dropped
 
-        note_dropped(run.resolver.answers, run.redactor.text(_show(address)))
+        note_dropped(run.resolver.answers, run.redactor.text(show(address)))
 
 
 def _join(buffers: Any) -> bytes:
@@ -118,79 +112,108 @@ def _join(buffers: Any) -> bytes:
 
 
 def _patch_sending(patches: Patches, cls: Any) -> None:
+    find = streams.find  # finalizers close sockets after the end of this module
     real_send, real_sendall, real_sendto, real_sendmsg = cls.send, cls.sendall, cls.sendto, cls.sendmsg
 
+    def look(sock: Any, data: Any) -> tuple[streams.Stream | None, bytes | None]:
+        """Return the connection that is recorded, and a copy of what is sent; None for what nobody looks at here."""
+        if type_of(sock) in BARE:
+            return None, copy_bytes(data)
+        connections.see_sent(sock)
+        stream = find(sock)
+        return stream, None if stream is None else copy_bytes(data)
+
     def send(self: Any, data: Any, flags: int = 0, /) -> Any:
-        if type_of(self) not in BARE:
-            connections.see_sent(self)
+        stream, sent = look(self, data)
+        if sent is None:
             return real_send(self, data, flags)
-        sent, frame = bytes(data), _getframe(1)
-        return _send(self, frame, "send", sent, None, {"flags": flags}, lambda: real_send(self, sent, flags))
+        frame, given = _getframe(1), {"flags": flags}
+
+        def real() -> Any:
+            return real_send(self, sent, flags)
+
+        if stream is not None:
+            return streams.send(stream, frame, "send", sent, given, real)
+        return _send(self, frame, "send", sent, None, given, real)
 
     def sendall(self: Any, data: Any, flags: int = 0, /) -> Any:
-        if type_of(self) not in BARE:
-            connections.see_sent(self)
+        stream, sent = look(self, data)
+        if sent is None:
             return real_sendall(self, data, flags)
-        sent, frame = bytes(data), _getframe(1)
-        _send(self, frame, "send", sent, None, {"flags": flags}, lambda: real_send(self, sent, flags))
+        frame, given = _getframe(1), {"flags": flags}
+        if stream is not None:
+            return streams.send(stream, frame, "sendall", sent, given, lambda: real_sendall(self, sent, flags))
+        _send(self, frame, "send", sent, None, given, lambda: real_send(self, sent, flags))
         return None
 
     def sendto(self: Any, data: Any, *rest: Any) -> Any:
         if type_of(self) not in BARE or len(rest) not in (1, 2):
             return real_sendto(self, data, *rest)
-        sent, address, flags = bytes(data), rest[-1], rest[0] if len(rest) == 2 else 0
+        sent, address, flags = copy_bytes(data), rest[-1], rest[0] if len(rest) == 2 else 0
+        if sent is None:
+            return real_sendto(self, data, *rest)
         frame, given = _getframe(1), {"flags": flags}
         return _send(self, frame, "sendto", sent, address, given, lambda: real_sendto(self, sent, *rest))
 
     def sendmsg(self: Any, buffers: Any, ancdata: Any = (), flags: int = 0, address: Any = None, /) -> Any:
-        if type_of(self) not in BARE:
+        stream, is_bare = find(self), type_of(self) in BARE
+        if not is_bare:
             connections.see_sent(self)
+        if stream is None and not is_bare:
             return real_sendmsg(self, buffers, ancdata, flags, address)
-        sent, ancillary, frame = _join(buffers), [(a, b, bytes(c)) for a, b, c in ancdata], _getframe(1)
-        given = {"flags": flags, "ancdata": ancillary}
-        return _send(
-            self, frame, "sendmsg", sent, address, given, lambda: real_sendmsg(self, [sent], ancillary, flags, address)
-        )
+        try:
+            sent, ancillary = _join(buffers), [(a, b, bytes(c)) for a, b, c in ancdata]
+        except (TypeError, ValueError):
+            return real_sendmsg(self, buffers, ancdata, flags, address)  # it raises
+        given, frame = {"flags": flags, "ancdata": ancillary}, _getframe(1)
+
+        def real() -> Any:
+            return real_sendmsg(self, [sent], ancillary, flags, address)
+
+        if stream is not None:
+            return streams.send(stream, frame, "sendmsg", sent, given, real)
+        return _send(self, frame, "sendmsg", sent, address, given, real)
 
     for function in (send, sendall, sendto, sendmsg):
-        _replace(patches, cls, function)
+        replace(patches, cls, function)
+
+
+def _patch_files(patches: Patches, cls: Any) -> None:
+    """Send files of connections that are recorded piece by piece, not in the kernel."""
+    find = streams.find  # finalizers close sockets after the end of this module
+    real = cls.sendfile
+
+    def sendfile(self: Any, file: Any, offset: int = 0, count: int | None = None) -> Any:
+        if find(self) is None:
+            return real(self, file, offset, count)
+        return self._sendfile_use_send(file, offset, count)
+
+    between.add(sendfile.__code__)  # its caller is the one who sends
+    replace(patches, cls, sendfile)
 
 
 # ── Receiving ───────────────────────────────────────────────────────────────────────────────────────
-def _wait_for_end(crossing: Crossing) -> None:
-    """Wait until the run is over, as the recorded call did. Raises: ReplayMiss."""
-    run, over = crossing.run, threading.Event()
-    run.resolver.on_stop(over.set)
-    while not run.is_ended and not over.wait(_WAIT_S):
-        pass
-    raise ReplayMiss("the run ended while this waited for a datagram")
-
-
 def _receive(sock: Any, frame: FrameType, name: str, asked: Mapping[str, Any], real: Callable[[], Any]) -> Any:
     """Receive one datagram."""
     state = _find(sock, frame, is_new=False)
     if state is None or not state.is_heard:
         return real()
     if drops(state.by) and (run := active_run()) is not None:
-        raise run.resolver.answers.deny_socket(_show(state.peer))
+        raise run.resolver.answers.deny_socket(show(state.peer))
     if not records(state.by):
         if state.by == BY_LIBRARY:
-            leaks.note("socket", f"socket.{name}", _show(state.peer))
+            leaks.note("socket", f"socket.{name}", show(state.peer))
         return real()
     crossing = begin_function_call(lambda: describe("recv", {k: v for k, v in asked.items() if v}, Effect.READ))
     if crossing is None:
         return real()
-    if crossing.served is not None and crossing.served.response == _WAITING:
-        _wait_for_end(crossing)
-    crossing.on_abandon = lambda: crossing.close(Outcome.CANCELLED, _WAITING)
-    return finish_sync(crossing, real)
+    return finish_waiting(crossing, real)
 
 
-def _show(address: Any) -> str:
-    """Return `host:port` or a path."""
-    return (
-        f"{address[0]}:{address[1]}" if isinstance(address, tuple) and len(address) > 1 else str(address or "anybody")
-    )
+def _fits(buffer: Any, size: int) -> bool:
+    """Whether so many bytes can be received into a buffer."""
+    view = memoryview(buffer)
+    return not view.readonly and 0 <= size <= view.nbytes
 
 
 def _fill(buffer: Any, data: bytes) -> int:
@@ -199,58 +222,107 @@ def _fill(buffer: Any, data: bytes) -> int:
 
 
 def _patch_receiving(patches: Patches, cls: Any) -> None:
-    real_recv, real_recvfrom, real_recvmsg = cls.recv, cls.recvfrom, cls.recvmsg
-    real_into, real_from_into, real_msg_into = cls.recv_into, cls.recvfrom_into, cls.recvmsg_into
+    find = streams.find  # finalizers close sockets after the end of this module
+    real_recv, real_recvfrom = cls.recv, cls.recvfrom
+    real_into, real_from_into = cls.recv_into, cls.recvfrom_into
 
     def receive(sock: Any, frame: FrameType, name: str, size: int, flags: int) -> Any:
         return _receive(sock, frame, name, {"bufsize": size, "flags": flags}, lambda: real_recvfrom(sock, size, flags))
 
+    def through(stream: streams.Stream, sock: Any, size: int, flags: int) -> bytes:
+        return streams.receive(stream, size, flags, lambda wanted: real_recv(sock, wanted, flags))
+
     def recv(self: Any, bufsize: int, flags: int = 0, /) -> Any:
         if type_of(self) not in BARE:
-            return real_recv(self, bufsize, flags)
+            stream = find(self)
+            if stream is None:
+                return real_recv(self, bufsize, flags)
+            return through(stream, self, bufsize, flags)
         return receive(self, _getframe(1), "recv", bufsize, flags)[0]
 
     def recvfrom(self: Any, bufsize: int, flags: int = 0, /) -> Any:
         if type_of(self) not in BARE:
-            return real_recvfrom(self, bufsize, flags)
+            stream = find(self)
+            if stream is None:
+                return real_recvfrom(self, bufsize, flags)
+            return through(stream, self, bufsize, flags), None
         return receive(self, _getframe(1), "recvfrom", bufsize, flags)
 
     def recv_into(self: Any, buffer: Any, nbytes: int = 0, flags: int = 0) -> Any:
+        if not _fits(buffer, nbytes):
+            return real_into(self, buffer, nbytes, flags)  # it raises
         if type_of(self) not in BARE:
-            return real_into(self, buffer, nbytes, flags)
+            stream = find(self)
+            if stream is None:
+                return real_into(self, buffer, nbytes, flags)
+            size = nbytes or memoryview(buffer).nbytes
+            return _fill(buffer, through(stream, self, size, flags))
         size = nbytes or memoryview(buffer).nbytes
         return _fill(buffer, receive(self, _getframe(1), "recv_into", size, flags)[0])
 
     def recvfrom_into(self: Any, buffer: Any, nbytes: int = 0, flags: int = 0) -> Any:
+        if not _fits(buffer, nbytes):
+            return real_from_into(self, buffer, nbytes, flags)  # it raises
         if type_of(self) not in BARE:
-            return real_from_into(self, buffer, nbytes, flags)
+            stream = find(self)
+            if stream is None:
+                return real_from_into(self, buffer, nbytes, flags)
+            size = nbytes or memoryview(buffer).nbytes
+            return _fill(buffer, through(stream, self, size, flags)), None
         size = nbytes or memoryview(buffer).nbytes
         data, address = receive(self, _getframe(1), "recvfrom_into", size, flags)
         return _fill(buffer, data), address
 
+    for function in (recv, recvfrom, recv_into, recvfrom_into):
+        replace(patches, cls, function)
+
+
+def _patch_messages(patches: Patches, cls: Any) -> None:
+    find = streams.find  # finalizers close sockets after the end of this module
+    real_recv, real_recvmsg, real_msg_into = cls.recv, cls.recvmsg, cls.recvmsg_into
+
+    def through(stream: streams.Stream, sock: Any, size: int, flags: int) -> bytes:
+        return streams.receive(stream, size, flags, lambda wanted: real_recv(sock, wanted, flags))
+
     def recvmsg(self: Any, bufsize: int, ancbufsize: int = 0, flags: int = 0, /) -> Any:
         if type_of(self) not in BARE:
-            return real_recvmsg(self, bufsize, ancbufsize, flags)
+            stream = find(self)
+            if stream is None:
+                return real_recvmsg(self, bufsize, ancbufsize, flags)
+            streams.note_ancillary(stream, ancbufsize)
+            return through(stream, self, bufsize, flags), [], 0, None
         asked = {"bufsize": bufsize, "ancbufsize": ancbufsize, "flags": flags}
         return _receive(self, _getframe(1), "recvmsg", asked, lambda: real_recvmsg(self, bufsize, ancbufsize, flags))
 
     def recvmsg_into(self: Any, buffers: Any, ancbufsize: int = 0, flags: int = 0, /) -> Any:
-        if type_of(self) not in BARE:
+        stream = None if type_of(self) in BARE else find(self)
+        if stream is None and type_of(self) not in BARE:
             return real_msg_into(self, buffers, ancbufsize, flags)
-        views = [memoryview(each).cast("B") for each in buffers]
+        listed = list(buffers)
+        try:
+            views = [memoryview(each).cast("B") for each in listed]
+        except TypeError:
+            views = []
+        if len(views) < len(listed) or any(view.readonly for view in views):
+            return real_msg_into(self, listed, ancbufsize, flags)  # it raises
         size = sum(map(len, views))
-        asked = {"bufsize": size, "ancbufsize": ancbufsize, "flags": flags}
-        data, *rest = _receive(
-            self, _getframe(1), "recvmsg_into", asked, lambda: real_recvmsg(self, size, ancbufsize, flags)
-        )
+        if stream is not None:
+            streams.note_ancillary(stream, ancbufsize)
+            data = through(stream, self, size, flags)
+            rest: list[Any] = [[], 0, None]
+        else:
+            asked = {"bufsize": size, "ancbufsize": ancbufsize, "flags": flags}
+            data, *rest = _receive(
+                self, _getframe(1), "recvmsg_into", asked, lambda: real_recvmsg(self, size, ancbufsize, flags)
+            )
         left = data
         for view in views:
             piece, left = left[: len(view)], left[len(view) :]
             view[: len(piece)] = piece
         return (len(data), *rest)
 
-    for function in (recv, recvfrom, recv_into, recvfrom_into, recvmsg, recvmsg_into):
-        _replace(patches, cls, function)
+    for function in (recvmsg, recvmsg_into):
+        replace(patches, cls, function)
 
 
 # ── Addresses ───────────────────────────────────────────────────────────────────────────────────────
@@ -270,18 +342,20 @@ def _connect(sock: Any, frame: FrameType, name: str, address: Any, real: Callabl
 
 
 def _patch_addresses(patches: Patches, cls: Any) -> None:
+    find = streams.find  # finalizers close sockets after the end of this module
     real_connect, real_connect_ex, real_bind = cls.connect, cls.connect_ex, cls.bind
     shown = cls.__repr__.__code__
     real_name, real_peer, real_dup = cls.getsockname, cls.getpeername, cls.dup
+    real_detach, real_shutdown, real_close = cls.detach, cls.shutdown, cls.close
 
     def connect(self: Any, address: Any, /) -> Any:
         if type_of(self) not in BARE:
-            return real_connect(self, address)
+            return streams.connect(self, _getframe(1), "connect", address, lambda: real_connect(self, address))
         return _connect(self, _getframe(1), "connect", address, lambda: real_connect(self, address), None)
 
     def connect_ex(self: Any, address: Any, /) -> Any:
         if type_of(self) not in BARE:
-            return real_connect_ex(self, address)
+            return streams.connect(self, _getframe(1), "connect_ex", address, lambda: real_connect_ex(self, address))
         return _connect(self, _getframe(1), "connect_ex", address, lambda: real_connect_ex(self, address), 0)
 
     def bind(self: Any, address: Any, /) -> Any:
@@ -290,7 +364,11 @@ def _patch_addresses(patches: Patches, cls: Any) -> None:
         return _connect(self, _getframe(1), "bind", address, lambda: real_bind(self, address), None)
 
     def ask(sock: Any, frame: FrameType, name: str, real: Any) -> Any:
-        is_asked = type_of(sock) in BARE and frame.f_code is not shown  # a repr may be part of a ResourceWarning
+        is_bare = type_of(sock) in BARE
+        stream = None if is_bare or frame.f_code is shown else find(sock)
+        if stream is not None:
+            return streams.ask(stream, name, lambda: real(sock))
+        is_asked = is_bare and frame.f_code is not shown  # a repr may be part of a ResourceWarning
         state = _find(sock, frame, is_new=False) if is_asked else None
         if state is None or not records(state.by):
             return real(sock)
@@ -306,26 +384,43 @@ def _patch_addresses(patches: Patches, cls: Any) -> None:
         made = real_dup(self)
         if self in states:
             states[made] = states[self]
+        stream = find(self)
+        if stream is not None:
+            streams.follow(made, stream)
         return made
 
-    for function in (connect, connect_ex, bind, getsockname, getpeername, dup):
-        _replace(patches, cls, function)
+    def detach(self: Any) -> Any:
+        stream = find(self)
+        if stream is not None:
+            streams.note_detached(self, stream)
+        return real_detach(self)
 
+    def close(self: Any) -> None:
+        stream = find(self)
+        if stream is not None:
+            guard.guarded("watching a connection", stream_counts.note_end, self, stream)
+        real_close(self)
 
-def _replace(patches: Patches, cls: Any, function: Any) -> None:
-    name = function.__name__
-    function.__qualname__, function.__doc__ = f"{cls.__name__}.{name}", getattr(cls, name).__doc__
-    function.__module__ = cls.__module__
-    patches.replace(cls, name, function)
+    def shutdown(self: Any, how: int, /) -> Any:
+        stream = find(self)
+        if stream is None:
+            return real_shutdown(self, how)
+        return streams.ask(stream, "shutdown", lambda: real_shutdown(self, how), {"how": int(how)}, Effect.WRITE)
+
+    for function in (connect, connect_ex, bind, getsockname, getpeername, dup, detach, close, shutdown):
+        replace(patches, cls, function)
 
 
 def attach(run: Run) -> None:
-    """State in a recording that its datagrams are calls."""
+    """State in a recording that its datagrams and connections are calls."""
     run.resolver.declare(DATAGRAMS)
+    run.resolver.declare(streams.STREAMS)
 
 
 def install(module: Any, patches: Patches) -> None:
     """Patch `socket`."""
     _patch_sending(patches, module.socket)
+    _patch_messages(patches, module.socket)  # first: it receives by the real `recv`
     _patch_receiving(patches, module.socket)
     _patch_addresses(patches, module.socket)
+    _patch_files(patches, module.socket)

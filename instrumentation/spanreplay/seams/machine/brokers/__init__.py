@@ -1,0 +1,1 @@
+"""Seams of clients of message brokers, above their connections."""

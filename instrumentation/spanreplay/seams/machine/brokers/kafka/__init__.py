@@ -1,0 +1,1 @@
+"""Seams of Kafka's clients: a message that is sent, its delivery, and messages that are taken are calls."""

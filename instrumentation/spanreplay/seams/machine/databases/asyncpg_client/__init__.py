@@ -1,0 +1,1 @@
+"""Seam: asyncpg, by statement; in a replay no connection is opened."""

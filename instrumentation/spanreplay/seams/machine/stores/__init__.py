@@ -1,0 +1,1 @@
+"""Seams of stores that are servers, above their clients' connections."""

@@ -1,0 +1,1 @@
+"""Units: messages that a loop of the program's own takes from a broker."""
