@@ -1,6 +1,6 @@
 """Measures all figures one after another and prints one table.
 
-Run: python -m bench [--json FILE] [NAME …]
+Run: python -m bench [--json FILE] [--keep] [NAME …]
 """
 
 from __future__ import annotations
@@ -16,10 +16,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.figures import Figure, describe_machine, print_table, write
+from bench.kept import FILE, UncommittedChangesError, insist_on_commit, keep
 
 NAMES: Final = (
     "record_tool",
     "record_llm",
+    "redact",
+    "short_run",
     "first_token",
     "resolve",
     "load",
@@ -38,8 +41,12 @@ NAMES: Final = (
 )
 NEEDS_DOWNLOADS: Final = ("corpora",)
 """Measured only if named, or if `make corpora` has downloaded the packages."""
+LONG: Final = ("store", "proofs")
+"""Measured only if named: each takes many minutes, or gigabytes."""
+ALL: Final = (*NAMES, *NEEDS_DOWNLOADS, *LONG)
 ROOT: Final = Path(__file__).resolve().parent.parent
 TIMEOUT_S: Final = 600
+LONG_TIMEOUT_S: Final = 7200
 
 
 def measure(name: str) -> list[Figure]:
@@ -53,7 +60,9 @@ def measure(name: str) -> list[Figure]:
         )
         environ = {k: v for k, v in os.environ.items() if not k.startswith(("OTEL_", "SPANREPLAY_"))}
         command = [sys.executable, "-c", program, name, str(found)]
-        subprocess.run(command, cwd=ROOT, env=environ, check=True, timeout=TIMEOUT_S)
+        subprocess.run(
+            command, cwd=ROOT, env=environ, check=True, timeout=LONG_TIMEOUT_S if name in LONG else TIMEOUT_S
+        )
         rows: list[dict[str, Any]] = json.loads(found.read_text(encoding="utf-8"))
     return [Figure(**{k: v for k, v in row.items() if k != "verdict"}) for row in rows]
 
@@ -62,13 +71,19 @@ def main() -> int:
     """Measure, print and write; return 1 if a benchmark failed to run."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument(
-        "names", nargs="*", metavar="NAME", help=f"which: {', '.join((*NAMES, *NEEDS_DOWNLOADS))}; default: all"
+        "names", nargs="*", metavar="NAME", help=f"which: {', '.join(ALL)}; default: all but the last three"
     )
     parser.add_argument("--json", metavar="FILE", help="write the figures here too")
+    parser.add_argument("--keep", action="store_true", help=f"put them into {FILE.relative_to(ROOT)}")
     options = parser.parse_args()
-    unknown = set(options.names) - {*NAMES, *NEEDS_DOWNLOADS}
+    unknown = set(options.names) - {*ALL}
     if unknown:
         parser.error(f"there is no benchmark {', '.join(sorted(unknown))}")
+    if options.keep:
+        try:
+            insist_on_commit()
+        except UncommittedChangesError as exc:
+            parser.error(str(exc))
     machine = describe_machine()
     began = datetime.now(timezone.utc)
     figures: list[Figure] = []
@@ -98,6 +113,8 @@ def main() -> int:
             "failed": failed,
         }
         Path(options.json).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    if options.keep:
+        keep(figures, machine, command, began)
     return 1 if failed else 0
 
 

@@ -1,6 +1,6 @@
-"""Prints the cost of redaction: new text, history seen before, one small body, one span.
+"""The cost of redaction: new text, history seen before, one small body, one span.
 
-python bench/redact.py [--rounds 20]
+`python -m bench redact` measures the two figures with goals; `python -m bench.redact [--rounds 20]` prints all parts.
 """
 
 from __future__ import annotations
@@ -12,15 +12,19 @@ import platform
 import random
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import thread_time_ns
-from typing import Any
+from typing import Any, Final
 
+from bench.figures import Figure
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 
 from spanreplay.redact import RedactingSpanProcessor, Redactor, RunRedactor
 
+ROUNDS: Final = 20
+GOAL_NEW: Final = 50.0
+GOAL_SEEN: Final = 200.0
 _WORDS = (
     "the", "order", "was", "placed", "at", "the", "market", "and", "the",
     "agent", "asked", "for", "a", "quote", "before", "it", "called", "the",
@@ -54,7 +58,7 @@ def make_chat(rng: random.Random, messages: int, size: int) -> dict[str, Any]:
     }
 
 
-def measure(work: Callable[[], object], rounds: int) -> float:
+def time_micros(work: Callable[[], object], rounds: int) -> float:
     """Return the median thread CPU time of one call, in microseconds."""
     times = []
     for _ in range(rounds):
@@ -72,33 +76,33 @@ def say(what: str, size: int, micros: float) -> None:
 def measure_text(fresh: Callable[[], RunRedactor], rng: random.Random, rounds: int) -> None:
     """Measure texts and documents, new and seen before."""
     clean = make_prose(rng, 1_000_000)
-    say("new text, 1 MB, clean", len(clean), measure(lambda: fresh().text(clean), rounds))
+    say("new text, 1 MB, clean", len(clean), time_micros(lambda: fresh().text(clean), rounds))
     small = make_prose(rng, 4_000)
-    say("new text, 4 KB, clean", len(small), measure(lambda: fresh().text(small), rounds * 20))
+    say("new text, 4 KB, clean", len(small), time_micros(lambda: fresh().text(small), rounds * 20))
     dense = make_prose(rng, 4_000)[:4000] + _SECRET + "a1B2c3D4" * 4
-    say("new text, 4 KB, two secrets", len(dense), measure(lambda: fresh().text(dense), rounds * 20))
+    say("new text, 4 KB, two secrets", len(dense), time_micros(lambda: fresh().text(dense), rounds * 20))
     chat = make_chat(rng, 13, 3_000)
     text = json.dumps(chat)
-    say("new chat request as a value", len(text), measure(lambda: fresh().value(chat), rounds * 5))
-    say("new chat request as JSON text", len(text), measure(lambda: fresh().json_text(text), rounds * 5))
+    say("new chat request as a value", len(text), time_micros(lambda: fresh().value(chat), rounds * 5))
+    say("new chat request as JSON text", len(text), time_micros(lambda: fresh().json_text(text), rounds * 5))
     run = fresh()
     run.value(chat)
-    say("the same request again, as a value", len(text), measure(lambda: run.value(json.loads(text)), rounds * 5))
+    say("the same request again, as a value", len(text), time_micros(lambda: run.value(json.loads(text)), rounds * 5))
     parsed = json.loads(text)
-    say("  without the json.loads that gave it", len(text), measure(lambda: run.value(parsed), rounds * 5))
-    say("the same request again, as JSON text", len(text), measure(lambda: run.json_text(text), rounds * 5))
+    say("  without the json.loads that gave it", len(text), time_micros(lambda: run.value(parsed), rounds * 5))
+    say("the same request again, as JSON text", len(text), time_micros(lambda: run.json_text(text), rounds * 5))
     grown = [{"role": "user", "content": make_prose(rng, 3_000)} for _ in range(rounds * 5)]
     new = iter(grown)
     messages = parsed["messages"]
     say(
         "the same request with one new message of 3 KB",
         len(text) + 3_000,
-        measure(lambda: run.value({**parsed, "messages": [*messages, next(new)]}), rounds * 5),
+        time_micros(lambda: run.value({**parsed, "messages": [*messages, next(new)]}), rounds * 5),
     )
     words = make_prose(rng, 4_000).split(" ")
     events = [json.dumps({"choices": [{"index": 0, "delta": {"content": word + " "}}]}) for word in words]
     stream = "".join(f"data: {event}\n\n" for event in events)
-    say("new event stream, 4 KB of answer", len(stream), measure(lambda: fresh().text(stream), rounds * 5))
+    say("new event stream, 4 KB of answer", len(stream), time_micros(lambda: fresh().text(stream), rounds * 5))
 
 
 def measure_span(run: RunRedactor, rng: random.Random, rounds: int) -> None:
@@ -119,7 +123,30 @@ def measure_span(run: RunRedactor, rng: random.Random, rounds: int) -> None:
                     span.set_attribute(f"llm.attribute.{n}", "openai.chat.completions")
                 span.set_attribute("input.value", body)
 
-        say(what, len(body), measure(work, rounds * 20))
+        say(what, len(body), time_micros(work, rounds * 20))
+
+
+def measure() -> Sequence[Figure]:
+    """Measure new text and a request seen before, in thread CPU time."""
+    fresh = Redactor(b"k" * 32, "k").run
+    rng = random.Random(7)  # noqa: S311 - a corpus, no key
+    clean = make_prose(rng, 1_000_000)
+    new = len(clean) / time_micros(lambda: fresh().text(clean), ROUNDS)
+    text = json.dumps(make_chat(rng, 13, 3_000))
+    run = fresh()
+    run.value(json.loads(text))
+    seen = len(text) / time_micros(lambda: run.value(json.loads(text)), ROUNDS * 20)
+    return [
+        Figure("redact new text", new, "MB/s", GOAL_NEW, "1 MB without secrets", is_more_better=True),
+        Figure(
+            "redact a request seen before",
+            seen,
+            "MB/s",
+            GOAL_SEEN,
+            f"13 messages, {len(text) / 1000:.0f} KB of JSON text, parsing included",
+            is_more_better=True,
+        ),
+    ]
 
 
 def main() -> None:

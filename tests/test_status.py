@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from support.clauses import TABLE, Clause, list_tests, read_acceptance, read_clauses, uncovered
+from support.clauses import TABLE, Bar, Clause, Measured, list_tests, read_acceptance, read_clauses, uncovered
 from support.status import FIGURES, REQUIREMENTS, Proof, Required, read_titles, read_unmeasured, render, rows_of
 
 
@@ -106,6 +107,48 @@ def test_status_row_passes_only_if_each_of_its_words_is_asserted(
         {"S43": "PII"}, {"S43": "Email in the prompt: not in ClickHouse; and run still replays."}, {"S43": clauses}
     )
     assert f"| S43 | PII | {result}" in render({"S43": {"t::test_s43_x": proof}}, rows, passed)
+
+
+@pytest.mark.parametrize(
+    ("figures", "result", "told"),
+    [
+        ({"ls": Measured(0.25, "s", "a machine")}, "passed", "ls: 0.25 s, wanted ≤ 1 |"),
+        ({"ls": Measured(1.5, "s", "a machine")}, "partly; not asserted: < 1 s", "ls: 1.50 s, wanted ≤ 1 |"),
+        ({}, "partly; not asserted: < 1 s", "| `t::test_s19_x` |"),
+    ],
+    ids=["met", "missed", "not measured"],
+)
+def test_status_figure_proves_its_clause_only_where_it_reaches_its_bar(
+    figures: dict[str, Measured], result: str, told: str
+) -> None:
+    """A clause about speed needs a measured figure, which stands beside the row with hardware and commit."""
+    clauses = (Clause("a run is found", ("test_s19_x",)), Clause("< 1 s", (), (Bar("ls", 1.0, "s"),)))
+    proof = Proof()
+    proof.add("t::test_s19_x", "passed")
+    rows = Required({"S19": "ls"}, {"S19": "a run is found, < 1 s"}, {"S19": clauses}, figures)
+    page = render({"S19": {"t::test_s19_x": proof}}, rows, {"test_s19_x": True})
+    (line,) = (each for each in page.splitlines() if each.startswith("| S19 |"))
+    assert f"| {result} |" in line
+    assert line.endswith(told)
+    assert ("| a machine |" in page) == bool(figures)
+
+
+def test_status_bars_are_those_of_the_clauses(tmp_path: Path) -> None:
+    """No figure proves a clause with a weaker limit than the clause's own words."""
+    path = tmp_path / "clauses.md"
+    path.write_text("## S1\n- over 1,000 calls < 2 s ← `a, of 1,000 calls` <= 2 s, test_s1_x, `b` >= 0.5 MB/s\n")
+    (clause,) = read_clauses(path)["S1"]
+    assert clause.tests == ("test_s1_x",)
+    assert clause.bars == (Bar("a, of 1,000 calls", 2.0, "s"), Bar("b", 0.5, "MB/s", is_least=True))
+    assert [bar.is_met(2.0) for bar in clause.bars] == [True, True]
+    weaker = {
+        clause.text: bar
+        for clauses in read_clauses(TABLE).values()
+        for clause in clauses
+        for bar in clause.bars
+        if not re.search(rf"(?<![\d.]){re.escape(bar.tell_limit())}(?![\d.])", clause.text)
+    }
+    assert weaker == {}
 
 
 def test_status_clauses_are_the_rows_own_words() -> None:

@@ -48,7 +48,13 @@ def measure() -> list[Figure]:
         *_measure_personal(redactor),
         *_measure_clean(redactor),
         *_measure_speed(redactor),
+        Figure("secrets of third-party corpora that are tried", _count_secrets(), "secrets", 2000, is_more_better=True),
     ]
+
+
+def _count_secrets() -> int:
+    keys = {each.key or each.secret for each in read_keys(FOLDER / "unpacked")}
+    return len(keys) + len({each.written for each in read_personal(FOLDER / "unpacked")})
 
 
 def is_held_out(sample: str) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +21,9 @@ from spanreplay_collector.metrics import Metrics
 from support.collector import WAIT_S, SwitchStore, make_payload, wait_until
 
 FAST = (0.001, 0.01)
+
+OUTAGE_S = float(os.environ.get("SPANREPLAY_TEST_OUTAGE_S", "0"))
+"""How long the store is down; ten minutes in `python -m bench proofs`."""
 
 
 def append(log: SegmentLog, *payloads: bytes, tenant: str = "t") -> None:
@@ -72,8 +77,13 @@ def test_c6_loader_waits_for_a_store_that_is_down(tmp_path: Path) -> None:
     store, metrics = SwitchStore(), Metrics()
     store.is_down = True
     bodies = [make_payload(n) for n in range(1, 31)]
+    until = time.monotonic() + OUTAGE_S
     with open_log(tmp_path) as log, run_loader(log, store, tmp_path, metrics) as loader:
         append(log, *bodies)
+        while time.monotonic() < until:  # the store is down for so long, and clients go on
+            bodies.append(make_payload(len(bodies) + 1))
+            append(log, bodies[-1])
+            threading.Event().wait(0.1)
         wait_until(lambda: store.attempts > 5 * limits.LOAD_DOUBT_TRIES)
         assert not loader.flush(0.01)
         store.is_down = False

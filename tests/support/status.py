@@ -16,11 +16,23 @@ from pathlib import Path
 
 import pytest
 
-from support.clauses import LETTERS, TABLE, Clause, read_acceptance, read_clauses, row_order, unproved
+from support.clauses import (
+    LETTERS,
+    TABLE,
+    Bar,
+    Clause,
+    Measured,
+    read_acceptance,
+    read_clauses,
+    read_figures,
+    row_order,
+    unproved,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 REQUIREMENTS = ROOT / "docs" / "REQUIREMENTS.md"
 FIGURES = ROOT / "docs" / "kernels.md"
+MEASURED = ROOT / "bench" / "measured.json"
 _ROWS = re.compile(rf"^test((?:_[{LETTERS.lower()}]\d{{1,2}})+)(?=_)")
 _TABLE_ROW = re.compile(rf"^\| ([{LETTERS}]\d{{1,2}}) \| (.+?) *\|")
 _FIGURE_ROW = re.compile(r"^\| (K\d) \| .+ \|(.*)\|$")
@@ -33,6 +45,7 @@ Which requirement each test proves. Written by `make test` from the run itself; 
 The rows are those of [REQUIREMENTS.md](REQUIREMENTS.md). A row is *passed* if a passing test asserts each clause of its
 acceptance text ([clauses](../tests/clauses.md)); of a row that is *partly* proved, the clauses without one are named.
 """
+OF_FIGURES = "Clauses about speed and size are proved by figures that one machine has measured: [figures](#figures).\n"
 
 
 @dataclass
@@ -125,22 +138,51 @@ class Required:
     titles: Mapping[str, str] = field(default_factory=dict)
     acceptance: Mapping[str, str] = field(default_factory=dict)
     clauses: Mapping[str, Sequence[Clause]] = field(default_factory=dict)
+    figures: Mapping[str, Measured] = field(default_factory=dict)
+    """The last measured value of each figure."""
 
     def missing(self, row: str, passed: Mapping[str, bool]) -> list[str]:
-        """Return the parts of a row that no passing test asserts."""
-        return unproved(self.acceptance.get(row, ""), self.clauses.get(row, ()), passed)
+        """Return the parts of a row that no passing test asserts and no figure shows."""
+        return unproved(self.acceptance.get(row, ""), self.clauses.get(row, ()), passed, self.figures)
+
+    def tell_figures(self, row: str) -> list[str]:
+        """Return a row's figures with their values and limits."""
+        return [
+            f"{bar.figure}: {_tell(self.figures[bar.figure])}, wanted {'≥' if bar.is_least else '≤'} {bar.tell_limit()}"
+            for bar in self._bars(row)
+            if bar.figure in self.figures
+        ]
+
+    def used_figures(self) -> list[str]:
+        """Return the names of measured figures that prove a clause of any row."""
+        return sorted({bar.figure for row in self.clauses for bar in self._bars(row)} & self.figures.keys())
+
+    def _bars(self, row: str) -> list[Bar]:
+        return list(dict.fromkeys(bar for clause in self.clauses.get(row, ()) for bar in clause.bars))
 
 
 def read_required() -> Required:
     """Read the rows of docs/REQUIREMENTS.md and the clauses of clauses.md."""
-    return Required(read_titles(REQUIREMENTS), read_acceptance(REQUIREMENTS), read_clauses(TABLE))
+    return Required(
+        read_titles(REQUIREMENTS), read_acceptance(REQUIREMENTS), read_clauses(TABLE), read_figures(MEASURED)
+    )
+
+
+def _tell(figure: Measured) -> str:
+    digits = (
+        f"{figure.value:,.0f}"
+        if abs(figure.value) >= 100 or figure.value == int(figure.value)
+        else f"{figure.value:.2f}"
+    )
+    return f"{digits} {figure.unit}".rstrip()
 
 
 def _result(row: str, proofs: Mapping[str, Mapping[str, Proof]], required: Required, passed: Mapping[str, bool]) -> str:
     missing = required.missing(row, passed)
     clauses = required.clauses.get(row, ())
     is_any_asserted = not clauses or any(clause.text not in missing for clause in clauses)
-    return result_of(proofs.get(row, {}).values(), missing, is_any_asserted=is_any_asserted)
+    found = proofs.get(row, {}).values() or ([Proof()] if required.tell_figures(row) else [])
+    return result_of(found, missing, is_any_asserted=is_any_asserted)
 
 
 def render(
@@ -159,7 +201,9 @@ def render(
     proved = [row for row in rows if results[row] == "passed"]
     partly = [row for row in rows if results[row].startswith("partly")]
     skipped = [row for row in proved if any(proof.skipped for proof in proofs[row].values())]
-    lines = [HEAD, f"{len(proved)} of {len(rows)} rows have passed, {len(partly)} are partly proved.", ""]
+    used = required.used_figures()
+    head = f"{HEAD}{OF_FIGURES if used else ''}"
+    lines = [head, f"{len(proved)} of {len(rows)} rows have passed, {len(partly)} are partly proved.", ""]
     if unmeasured:
         blank = ", ".join(sorted(unmeasured, key=row_order))
         lines[1] += f" {blank} want a figure of a GPU besides, which is not measured: [kernels.md](kernels.md#speed)."
@@ -172,7 +216,11 @@ def render(
         for name, proof in sorted(proofs.get(row, {}).items()):
             count = f" ({len(proof.cases)} cases)" if len(proof.cases) > 1 else ""
             named.append(f"`{name}`{count}{proof.tell()}")
+        named += required.tell_figures(row)
         lines.append(f"| {row} | {required.titles.get(row, '')} | {result} | {'<br>'.join(named)} |")
+    if used:
+        lines += ["", "## Figures", "", "| Figure | Measured | Where |", "| --- | --- | --- |"]
+        lines += [f"| {each} | {_tell(required.figures[each])} | {required.figures[each].where} |" for each in used]
     return "\n".join(lines) + "\n"
 
 

@@ -39,9 +39,9 @@ def ask(question: str) -> str:
     return f"{question}: {time.monotonic_ns()}"
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pool that seems to work is given up early."""
+    """A pool that seems to work is given up early; for recordings with a worker that can't come."""
     monkeypatch.setattr(stall_detector, "STALL_AWAITED_MS", 1_000)
     monkeypatch.setattr(worker_watch, "VAIN_MS", 2_000)
 
@@ -101,6 +101,7 @@ WAITS: Final[dict[str, Callable[[], list[str]]]] = {
 }
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("name", WAITS)
 def test_n2_job_behind_the_one_that_waits_for_it_runs_in_another_worker(name: str) -> None:
     """A recording that gives a job to the very worker that waits for its result does not block a replay."""
@@ -112,6 +113,7 @@ def test_n2_job_behind_the_one_that_waits_for_it_runs_in_another_worker(name: st
     assert kept[0] == kept[1]
 
 
+@pytest.mark.usefixtures("impatient")
 def test_n2_job_of_a_worker_that_has_died_runs_in_another_one() -> None:
     """Jobs of a worker that was ended by an exception run in the others."""
     kept: list[list[str]] = []
@@ -144,6 +146,7 @@ class _Lazy(ThreadPoolExecutor):
             super()._adjust_thread_count()
 
 
+@pytest.mark.usefixtures("impatient")
 def test_n2_job_whose_worker_was_never_started_runs_in_another_one() -> None:
     """A pool that decides by itself how many threads it has may lack the one that a recording names."""
     kept: list[list[str]] = []
@@ -313,6 +316,7 @@ def _on_anyio() -> list[str]:
     return anyio.run(main)
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("program", [_on_trio, _on_anyio], ids=["trio", "anyio"])
 def test_n2_call_behind_the_one_that_waits_for_it_gets_another_thread(program: Callable[[], list[str]]) -> None:
     """A recording that gives a call to the very thread that waits for its result does not block a replay."""
