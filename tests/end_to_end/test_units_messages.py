@@ -340,6 +340,49 @@ def test_p3_p4_what_a_loop_does_before_the_first_message_is_of_its_start(provide
     assert changed.causes() == [("missing_call", "tool:redis.INCRBY")], changed.stderr
 
 
+HEARTBEAT: Final = """
+from redis import Redis
+queue = Redis(port=int(os.environ["REDIS"]))
+left = 2
+while left:
+    for name in ("urgent", "orders"):
+        found = queue.blpop(name, timeout=1)
+        if found is None:
+            queue.incr("idle-" + name)
+            continue
+        print(name, ask(f"question-{found[1].decode()}"))
+        left -= 1
+"""
+
+
+def test_p3_p4_what_a_loop_does_between_messages_is_answered_in_a_replay(provider: Provider, tmp_path: Path) -> None:
+    """On its way to the recorded message it makes calls that it made between others; what it does first is compared."""
+    with a_redis(tmp_path) as port, Redis(port=port) as redis:
+        place = Workplace(tmp_path, {**provider.environ(), "SPANREPLAY_UNITS": "messages"})
+        worker = place.write("worker.py", HEAD + HEARTBEAT)
+        process = place.spawn([str(place.python), str(worker)], REDIS=str(port))
+        await_true(lambda: redis.get("idle-orders"))
+        redis.rpush("urgent", "u-0")
+        await_true(lambda: not redis.exists("urgent"))
+        seen = int(redis.get("idle-orders") or 0)
+        await_true(lambda: int(redis.get("idle-orders") or 0) >= seen + 2)
+        redis.rpush("orders", "o-0")
+        _, stderr = process.communicate(timeout=TIMEOUT_S)
+        assert process.returncode == 0, stderr
+    provider.stop()
+    (unit,) = units_of(place, "redis orders")
+    replayed = place.replay(worker, source=unit.run_id, REDIS="9")
+    assert (replayed.status, replayed.verdict.get("verdict")) == (0, "identical"), replayed.stderr
+    assert replayed.verdict["counts"]["beside"] == 1  # before it, "urgent" is empty
+    text = worker.read_text()
+    worker.write_text(text.replace("question-", "changed-"))
+    changed = place.replay(worker, source=unit.run_id, REDIS="9")
+    assert changed.causes() == [("changed_call", "llm:openai.chat.completions")], changed.stderr
+    worker.write_text(text.replace('"idle-" + name', '"idle-" + name if left > 2 else "beat"'))
+    other = place.replay(worker, source=unit.run_id, REDIS="9")
+    assert other.causes() == [("changed_call", "tool:redis.INCRBY")], other.stderr
+
+
 APART: Final = """
 from aiokafka import AIOKafkaConsumer
 async def main():

@@ -28,7 +28,7 @@ from spanreplay.runtime.process.noted_effects import first_environs
 from spanreplay.runtime.process.used_variables import ENV_FILES, VARIABLES
 from spanreplay.runtime.reads import SOURCES
 from spanreplay.seams.machine.reads_and_files import begin_files
-from spanreplay.units.stated import MAIN, READS, UNIT, WORKER, Start, find_unit
+from spanreplay.units.stated import MAIN, MESSAGES, READS, UNIT, WORKER, Start, find_unit
 
 if TYPE_CHECKING:
     from spanreplay.replayer.resolve.background import Past
@@ -192,7 +192,8 @@ def find_past(unit: Recording, load: Callable[[str], Recording], oldest: RootRec
         calls = (_move(c, start.root) if is_within(c.lane, start.root) else c for c in process.calls)
         process = Recording(process.root, tuple(calls))
     end_ns = unit.root.end_ns or max((call.end_ns for call in unit.calls), default=0)
-    return Past(process, first.start_ns, end_ns, _read_pending(pending))
+    is_loop = unit.root.env.get(MESSAGES) is True
+    return Past(process, first.start_ns, end_ns, _read_pending(pending), is_loop)
 
 
 def _read_pending(stated: Any) -> dict[str, dict[str, int]]:

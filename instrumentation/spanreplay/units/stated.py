@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = [
     "GIVEN",
     "LANE",
+    "MESSAGES",
     "PROCESS",
     "READS",
     "UNIT",
@@ -38,6 +39,8 @@ WORKER: Final = "worker"
 """Member of `UNIT`: the run of the forked process that did the work; the start is its parent's."""
 READS: Final = "reads"
 """Member of `UNIT`: reads that no call carried yet when the unit began, counted by process lane and source."""
+MESSAGES: Final = "messages"
+"""Member of the environment of a process and its units: whether each message that a loop takes is a unit."""
 GIVEN: Final = "compute:input"
 """The first call of a unit that is a job, a message or a `with` block."""
 MAIN: Final = "main"

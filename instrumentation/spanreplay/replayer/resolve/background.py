@@ -31,6 +31,9 @@ _STRAY: Final = (
     "{} was made by a task that an earlier unit had started, and now by one of this unit: "
     "`spanreplay replay --warm all` replays it with that unit"
 )
+_UNKNOWN: Final = "while no message came, the loop made a call that has no answer in the run of its process: {}"
+_IDLE_MAX: Final = 5_000
+"""How many calls of a loop that waits for its message are answered."""
 _GUESSED: Final = "what a task beside the unit drew before {} may be another unit's"
 
 
@@ -43,6 +46,8 @@ class Past:
     end_ns: int
     pending: Mapping[str, Mapping[str, int]]
     """Lane → source → the number of values read since the lane's last call, when the unit began."""
+    is_loop: bool = False
+    """Whether the unit is a message of a loop, which makes calls of its own while none comes."""
 
 
 class Background:
@@ -58,6 +63,10 @@ class Background:
         """Lanes of the unit that do the work of earlier units' tasks."""
         self._load: Callable[[], Past | None] | None = load
         self._calls: dict[tuple[str, str], deque[CallRecord]] = {}
+        self._idle: dict[tuple[str, str], CallRecord] = {}
+        """The calls that a loop made while no message came: the last of each before the unit, or the first after it."""
+        self._idle_count = 0
+        self._is_loop = False
         self._reads: _Reads | None = None
         self._last: dict[str, CallRecord] = {}
         """Lane → the last call that it was served."""
@@ -68,9 +77,10 @@ class Background:
         with self._lock:
             call = self._find(session, crossing)
             if call is None:
-                self.refused = self.refused or _REFUSED.format(
-                    _name(crossing.boundary, crossing.lane.path, crossing.code)
-                )
+                name = _name(crossing.boundary, crossing.lane.path, crossing.code)
+                self.refused = self.refused or _REFUSED.format(name)
+                if self._is_loop:
+                    self._doubt(session, _UNKNOWN.format(name))
                 return False
             if not self._answer(session, crossing, call):
                 self._doubt(session, _GUESSED.format(_name(call.boundary, call.lane, call.code)))
@@ -131,10 +141,16 @@ class Background:
     def _take(self, crossing: Crossing) -> CallRecord | None:
         found = self._calls.get((crossing.boundary, crossing.key_hex))
         if not found:
-            return None
+            return self._find_idle(crossing)
         call = next((each for each in found if each.lane == crossing.lane.path), found[0])
         found.remove(call)
         return call
+
+    def _find_idle(self, crossing: Crossing) -> CallRecord | None:
+        """Return a call of the loop; none for a program that waits so long that its message won't come."""
+        call = self._idle.get((crossing.boundary, crossing.key_hex))
+        self._idle_count += call is not None
+        return call if self._idle_count <= _IDLE_MAX else None
 
     def _read(self) -> None:
         load, self._load = self._load, None
@@ -146,6 +162,11 @@ class Background:
             if past.begin_ns <= call.start_ns <= past.end_ns and call.outcome != Outcome.OPEN.value:
                 found[call.boundary, call.key].append(call)
         self._calls = found
+        self._is_loop = past.is_loop
+        if past.is_loop:
+            ended = [call for call in past.process.calls if call.outcome != Outcome.OPEN.value]
+            before = [call for call in ended if call.start_ns < past.begin_ns]
+            self._idle = {(call.boundary, call.key): call for call in (*ended[::-1], *before)}
         self._reads = _Reads(past)
 
     def _doubt(self, session: SharedState, why: str) -> None:

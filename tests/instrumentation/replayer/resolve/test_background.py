@@ -10,6 +10,7 @@ import pytest
 
 from spanreplay.model.call import CallRecord, Outcome, Recording
 from spanreplay.model.json_text import dump
+from spanreplay.replayer.resolve import background as resolved_background
 from spanreplay.replayer.resolve.background import Background, Past
 from spanreplay.runtime.reads import Source
 from support.runs import make_call, make_recording, make_run_id
@@ -28,11 +29,13 @@ def _make_call(seq: int, key: str, at_ns: int, lane: str = LANE, **reads: list[f
     return replace(made, start_ns=at_ns, end_ns=at_ns, end_seq=seq + 1, reads=dump([[lane, rows]]) if rows else "")
 
 
-def _make(calls: tuple[CallRecord, ...], *, is_ended: bool = True, pending: Any = None) -> Background:
+def _make(
+    calls: tuple[CallRecord, ...], *, is_ended: bool = True, pending: Any = None, is_loop: bool = False
+) -> Background:
     """The background of a unit that ran from 100 to 200."""
     recording = make_recording(RUN)
     root = recording.root if is_ended else replace(recording.root, manifest={})
-    past = Past(Recording(root, calls), 100, 200, pending or {})
+    past = Past(Recording(root, calls), 100, 200, pending or {}, is_loop)
     return Background(lambda: past)
 
 
@@ -57,6 +60,19 @@ def test_p4_calls_of_the_units_time_are_served_once_each_in_their_order() -> Non
     assert session.counts == {"beside": 2}
     assert background.refused.startswith("the unit waits, perhaps for work beside it: llm:ask (lane main/th:work#1)")
     assert background.doubt == ""
+
+
+def test_p4_a_loop_that_waits_for_its_message_gets_what_it_got_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last answer before the unit, again and again up to a limit; the first after it, if there is none."""
+    monkeypatch.setattr(resolved_background, "_IDLE_MAX", 4)
+    calls = (_make_call(1, "a", 20), _make_call(3, "a", 50), _make_call(5, "b", 250), _make_call(7, "b", 300))
+    background, session = _make(calls, is_loop=True), _make_session()
+    asked = [_ask(background, session, key) for key in ("a", "b", "a", "a", "a")]
+    assert asked == [calls[1].span_id, calls[2].span_id, calls[1].span_id, calls[1].span_id, ""]
+    assert background.doubt == (
+        "while no message came, the loop made a call that has no answer in the run of its process: "
+        "llm:ask (lane main/th:work#1), app.py:1 work"
+    )
 
 
 def test_p4_a_call_that_did_not_end_answers_nothing() -> None:
