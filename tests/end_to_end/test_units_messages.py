@@ -104,8 +104,10 @@ def test_p3_p4_each_message_of_kafka_is_a_run_without_a_line_in_the_program(
 def test_p3_p4_each_message_of_rabbitmq_is_a_run_without_a_line_in_the_program(
     name: str, rabbitmq: str, provider: Provider, tmp_path: Path
 ) -> None:
-    """From an iterator and in a callback."""
-    insist_that_messages_are_runs("AMQP_URL", rabbitmq, AMQP[name], "tool:amqp.publish", provider, tmp_path)
+    """From an iterator, in a callback, one by one, and above kombu's connections."""
+    kind = "kombu" if name.startswith("kombu") else "amqp"
+    asked, named = f"tool:{kind}.publish", f"{kind} orders"
+    insist_that_messages_are_runs("AMQP_URL", rabbitmq, AMQP[name], asked, provider, tmp_path, named)
 
 
 @pytest.mark.parametrize("name", REDIS)

@@ -92,6 +92,32 @@ with ThreadPoolExecutor(4) as pool:
 consumer.close()
 print("all done")
 """,
+    "confluent-kafka-async": """
+import asyncio
+from confluent_kafka import Producer
+from confluent_kafka.aio import AIOConsumer
+settings = {"bootstrap.servers": os.environ["KAFKA"]}
+
+async def main():
+    producer = Producer(settings)
+    consumer = AIOConsumer({**settings, "group.id": "g", "auto.offset.reset": "earliest"})
+    await consumer.subscribe(["orders"])
+    left = 4
+    while left:
+        message = await consumer.poll(0.2)
+        if message is None:
+            continue
+        left -= 1
+        order = json.loads(message.value())
+        answer = await asyncio.to_thread(ask, order["text"])
+        producer.produce("answers", json.dumps([order["number"], answer, SEED, WARM, time.time()]))
+        producer.flush()
+        print("answered", order["number"])
+    await consumer.close()
+
+asyncio.run(main())
+print("all done")
+""",
     "kafka-python": """
 from kafka import KafkaConsumer, KafkaProducer
 servers = os.environ["KAFKA"]
@@ -185,7 +211,69 @@ LOOP
 connection.close()
 print("all done")
 """
+KOMBU: Final = """
+import socket
+from kombu import Connection, Exchange, Queue
+from kombu.mixins import ConsumerMixin
+connection = Connection(os.environ["AMQP_URL"] + "/")
+orders = Queue("orders", durable=False)
+producer = connection.Producer(serializer="json")
+left = 4
+def handle(body, message):
+    global left
+    order = json.loads(body)
+    answer = ask(order["text"])
+    producer.publish([order["number"], answer, SEED, WARM, time.time()], routing_key="answers")
+    message.ack()
+    print("answered", order["number"])
+    left -= 1
+
+LOOP
+connection.release()
+print("all done")
+"""
 AMQP: Final = {
+    "kombu-mixin": KOMBU.replace(
+        "LOOP",
+        """
+class Worker(ConsumerMixin):
+    def __init__(self, connection):
+        self.connection = connection
+
+    def get_consumers(self, Consumer, channel):
+        return [Consumer([orders], on_message=lambda message: self.on(message))]
+
+    def on(self, message):
+        handle(message.body, message)
+        self.should_stop = not left
+
+Worker(connection).run()
+""",
+    ),
+    "kombu-events": KOMBU.replace(
+        "LOOP",
+        """
+with connection.Consumer(orders, on_message=lambda message: handle(message.body, message), prefetch_count=1):
+    while left:
+        try:
+            connection.drain_events(timeout=0.2)
+        except socket.timeout:
+            pass
+""",
+    ),
+    "kombu-simple": KOMBU.replace(
+        "LOOP",
+        """
+queue = connection.SimpleQueue(orders)
+while left:
+    try:
+        message = queue.get(timeout=0.2)
+    except queue.Empty:
+        continue
+    handle(message.body, message)
+queue.close()
+""",
+    ),
     "pika-callback-pool": PIKA.replace(
         "LOOP",
         """
@@ -206,6 +294,17 @@ def on_message(channel, method, properties, body):
 channel.basic_consume("orders", on_message)
 channel.start_consuming()
 pool.shutdown()
+""",
+    ),
+    "pika-get": PIKA.replace(
+        "LOOP",
+        """
+while left:
+    method, properties, body = channel.basic_get("orders")
+    if method is None:
+        time.sleep(0.1)
+        continue
+    handle(channel, method, properties, body)
 """,
     ),
     "aio-pika": AIO_PIKA.replace("PREFETCH", "1").replace(
@@ -447,7 +546,7 @@ PUBLISHED: Final = {
     "SQS": PUBLISH_SQS,
     "NATS_URL": "",
 }
-NAMES: Final = {"KAFKA": "kafka g", "AMQP_URL": "amqp orders", "SQS": "sqs orders"}
+NAMES: Final = {"KAFKA": "kafka g", "SQS": "sqs orders"}
 NOBODY: Final = {
     "KAFKA": "127.0.0.1:9",
     "AMQP_URL": "amqp://guest:guest@127.0.0.1:9/",

@@ -16,6 +16,7 @@ BROKERS: Final[tuple[Seam, ...]] = (
         (
             "confluent_kafka.cimpl",
             "confluent_kafka.admin",
+            "confluent_kafka.aio._AIOConsumer",
             "confluent_kafka.aio.producer._AIOProducer",
             "confluent_kafka.aio.producer._buffer_timeout_manager",
         ),
@@ -113,7 +114,7 @@ BROKERS: Final[tuple[Seam, ...]] = (
     Seam(
         "kombu",
         "kombu",
-        ("kombu.connection", "kombu.messaging", "kombu.transport.virtual.base"),
+        ("kombu.connection", "kombu.messaging", "kombu.simple", "kombu.transport.virtual.base"),
         "spanreplay.seams.machine.brokers.kombu_client.seam",
         "messages that the agent's code publishes, takes, gets delivered and acknowledges with kombu itself, on "
         "RabbitMQ, Redis or another transport; queues and exchanges that it declares; in a replay no broker is asked",

@@ -1,6 +1,8 @@
-"""Producers of confluent-kafka on an event loop: their methods are calls, not those of the producer inside.
+"""Clients of confluent-kafka on an event loop.
 
-The one inside is given messages in batches, whose bounds depend on time and on other requests of a service.
+A producer's methods are calls, not those of the producer inside, which is given messages in batches whose bounds depend
+on time and on other requests of a service. A consumer's are those of the consumer inside, in a thread, unless each
+message is a run of its own: the coroutine that works on it takes it.
 """
 
 from __future__ import annotations
@@ -13,11 +15,15 @@ from spanreplay.model.call import Effect
 from spanreplay.runtime.agent_patches import read
 from spanreplay.runtime.calls.function_calls import call_async
 from spanreplay.runtime.calls.open_call import plumbing
+from spanreplay.runtime.calls.taking import Taking, find_taker, leave
 from spanreplay.runtime.patches import Patches, require
 from spanreplay.runtime.reads import make_loose
+from spanreplay.seams.machine.brokers.kafka import confluent_clients
 from spanreplay.seams.machine.brokers.kafka.askers import asking_run
 from spanreplay.seams.machine.brokers.kafka.calls import CLIENTS
 from spanreplay.seams.machine.brokers.kafka.confluent_clients import making
+from spanreplay.seams.machine.brokers.kafka.confluent_methods import METHODS, headers_of
+from spanreplay.seams.machine.brokers.kafka.confluent_methods import bind as bind_method
 from spanreplay.seams.machine.brokers.kafka.confluent_producers import show_parts
 from spanreplay.seams.machine.brokers.kafka.python_clients import bind, effect_of, later, note, run_of, state_of
 from spanreplay.seams.machine.brokers.kafka.values import KafkaFailure, build, carry_async, show, uncarry
@@ -111,8 +117,58 @@ def _watch(wrapped: Any, manager: Any, args: Any, kwargs: Any) -> Any:
         return wrapped(*args, **kwargs)
 
 
+# ── Taking messages ─────────────────────────────────────────────────────────────────────────────────
+def _taking(name: str) -> Callable[[Any, Any, Any, Any], Any]:
+    method = METHODS["Consumer"][name]
+
+    def give_nothing() -> Any:
+        return list(method.nothing) if isinstance(method.nothing, list) else method.nothing
+
+    async def take(wrapped: Any, consumer: Any, args: Any, kwargs: Any) -> Any:
+        inner = consumer._consumer
+        run, state = confluent_clients.run_of(inner)
+        source = None if run is None or state is None else state.settings.source(inner)
+        taker = None if source is None else find_taker(source)
+        if state is None or source is None or taker is None:
+            return await wrapped(*args, **kwargs)
+
+        async def live() -> Any:
+            state.taken_above += 1
+            try:
+                with plumbing():
+                    return await wrapped(*args, **kwargs)
+            finally:
+                state.taken_above -= 1
+
+        return await taker.take_async(
+            Taking(
+                source,
+                lambda: state.describe(name, bind_method(method, args, kwargs), method.effect),
+                show,
+                lambda value: build(value, inner),
+                lambda found: found == method.nothing,
+                give_nothing,
+                headers_of,
+            ),
+            live,
+        )
+
+    return take
+
+
+async def _leave(wrapped: Any, consumer: Any, args: Any, kwargs: Any) -> Any:
+    leave(consumer._consumer)
+    return await wrapped(*args, **kwargs)
+
+
 def install(module: Any, patches: Patches) -> None:
-    """Patch one of the modules of asynchronous producers. Raises: AttributeError if it is not as expected."""
+    """Patch one of the modules of asynchronous clients. Raises: AttributeError if it is not as expected."""
+    consumer = getattr(module, "AIOConsumer", None)
+    if consumer is not None and consumer.__module__ == module.__name__:
+        for name in ("poll", "consume"):
+            patches.wrap(consumer, name, _taking(name))
+        patches.wrap(consumer, "close", _leave)
+        return
     manager = getattr(module, "BufferTimeoutManager", None)
     if manager is not None and manager.__module__ == module.__name__:
         patches.wrap(manager, "start_timeout_monitoring", _watch)

@@ -58,6 +58,8 @@ class State:
         self.on_delivery: Any = None
         self.is_inner = False
         """Whether it carries the messages of a client above it, whose methods are the calls."""
+        self.taken_above = 0
+        """How many coroutines of a client above it take a message, which it is asked for in another thread."""
         self.wake: Callable[[], None] | None = None
         """Makes the library's object after all, for a call that the plan lets go live; None where it is made."""
         self._numbers: dict[str, Any] = {}

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from spanreplay.model.call import Effect
 from spanreplay.runtime.calls.function_calls import call_sync
+from spanreplay.runtime.calls.open_call import plumbing
 from spanreplay.runtime.calls.taking import find_taker, leave
 from spanreplay.seams.machine.brokers.kafka import looks
 from spanreplay.seams.machine.brokers.kafka.calls import hide
@@ -187,6 +188,9 @@ def _look(name: str, method: Method, real: Any, client: Any, args: Any, kwargs: 
     run, state = run_of(client)
     if run is None or state is None:
         return real(client, *args, **kwargs)
+    if method.takes and state.taken_above:
+        with plumbing():
+            return real(client, *args, **kwargs)
 
     def call_back(which: str, shown: Any) -> None:
         if which == "delivery":
@@ -210,11 +214,11 @@ def _look(name: str, method: Method, real: Any, client: Any, args: Any, kwargs: 
     source = state.settings.source(client)
     taker = find_taker(source) if method.takes else None
     if taker is not None:
-        return looks.take(taker, source, look, _headers_of)
+        return looks.take(taker, source, look, headers_of)
     return looks.look_again(run, look) if is_replayed_here() else looks.look_live(run, look)
 
 
-def _headers_of(found: Any) -> dict[str, Any]:
+def headers_of(found: Any) -> dict[str, Any]:
     """Return the headers of a message, or of the first one."""
     first = found[0] if isinstance(found, list) else found
     return dict(first.headers() or ())

@@ -26,7 +26,18 @@ from spanreplay.seams.machine.brokers.kombu_client.values import (
 )
 from spanreplay.seams.machine.databases.postgres import is_replayed_here
 
-__all__ = ["CLIENTS", "NoConnection", "ask", "asks_now", "describe", "record_channel", "serve_channel"]
+__all__ = [
+    "CLIENTS",
+    "Deliveries",
+    "NoConnection",
+    "ask",
+    "asks_now",
+    "deliveries_of",
+    "describe",
+    "is_inside",
+    "record_channel",
+    "serve_channel",
+]
 
 CLIENTS: Final = frozenset({"kombu", "amqp", "vine"})
 _STATE: Final = "_spanreplay_state"
@@ -42,11 +53,12 @@ _NOT_COMPARED: Final = (
     "confirm_timeout",
     "argsig",
 )
-_is_inside: Final[ContextVar[bool]] = ContextVar("spanreplay_kombu_inside", default=False)
+is_inside: Final[ContextVar[bool]] = ContextVar("spanreplay_kombu_inside", default=False)
+"""Whether what happens here is part of a request."""
 _CONSUME: Final = Request("consume", Effect.WRITE)
 
 
-class _Deliveries:
+class Deliveries:
     """Consumers of one connection, and messages that came for them during the running call."""
 
     def __init__(self) -> None:
@@ -55,14 +67,15 @@ class _Deliveries:
         self.came: list[tuple[str, Any]] = []
 
 
-def _deliveries_of(client: Any) -> _Deliveries:
-    found: _Deliveries = vars(client).setdefault(_STATE, _Deliveries())
+def deliveries_of(client: Any) -> Deliveries:
+    """Return the consumers of a connection."""
+    found: Deliveries = vars(client).setdefault(_STATE, Deliveries())
     return found
 
 
 def asks_now() -> bool:
     """Whether a request that begins here is a call, not part of another one."""
-    return not _is_inside.get() and is_covered("kombu") and asking_run(CLIENTS) is not None
+    return not is_inside.get() and is_covered("kombu") and asking_run(CLIENTS) is not None
 
 
 def describe(name: str, effect: Effect, arguments: Mapping[str, Any]) -> FunctionCall:
@@ -74,13 +87,13 @@ def describe(name: str, effect: Effect, arguments: Mapping[str, Any]) -> Functio
 def ask(client: Any, description: Callable[[], FunctionCall], method: Callable[[], Any], channel: Any = None) -> Any:
     """Make a request a call; messages that came meanwhile are handed to their consumers after it."""
     made: list[Any] = []
-    deliveries = _deliveries_of(client)
+    deliveries = deliveries_of(client)
     came: list[tuple[str, Any]] = []
 
     def live() -> dict[str, Any]:
         before, deliveries.came = deliveries.came, came
         try:
-            with holding(_is_inside, True):
+            with holding(is_inside, True):
                 made.append(method())
         except Exception as exc:
             vars(exc)[_LEFT] = _is_connected(client)
@@ -124,15 +137,15 @@ def _count_as_connected(client: Any) -> None:
         client._connection, client._closed = NoConnection(client), False
 
 
-def _channel_of(deliveries: _Deliveries, queue: str) -> Any:
+def _channel_of(deliveries: Deliveries, queue: str) -> Any:
     return deliveries.consumers[queue][1] if queue in deliveries.consumers else None
 
 
-def _pack_raw(deliveries: _Deliveries, queue: str, raw: Any) -> dict[str, Any]:
+def _pack_raw(deliveries: Deliveries, queue: str, raw: Any) -> dict[str, Any]:
     return pack_message(_channel_of(deliveries, queue).message_to_python(raw))
 
 
-def _hand_over(deliveries: _Deliveries, came: list[tuple[str, Any]]) -> None:
+def _hand_over(deliveries: Deliveries, came: list[tuple[str, Any]]) -> None:
     for queue, message in came:
         if queue in deliveries.consumers:
             deliveries.consumers[queue][0](message)
@@ -162,7 +175,7 @@ def _asking(client: Any, channel: Any, request: Request, real: Callable[..., Any
 
 def _consuming(client: Any, channel: Any, real: Callable[..., Any]) -> Callable[..., Any]:
     consume = _asking(client, channel, _CONSUME, real)
-    deliveries = _deliveries_of(client)
+    deliveries = deliveries_of(client)
 
     @wraps(real)
     def consuming(queue: str = "", *args: Any, **kwargs: Any) -> Any:
@@ -171,7 +184,7 @@ def _consuming(client: Any, channel: Any, real: Callable[..., Any]) -> Callable[
             return consume(queue, *args, **kwargs)
 
         def hand(raw: Any) -> Any:
-            if not _is_inside.get():
+            if not is_inside.get():
                 return callback(raw)
             deliveries.came.append((queue, raw))
             return None
@@ -185,7 +198,7 @@ def _consuming(client: Any, channel: Any, real: Callable[..., Any]) -> Callable[
 def _closing(real: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(real)
     def close(*args: Any, **kwargs: Any) -> Any:
-        with carrying_out("tool:kombu.close"), holding(_is_inside, True):
+        with carrying_out("tool:kombu.close"), holding(is_inside, True):
             return real(*args, **kwargs)
 
     return close

@@ -13,10 +13,12 @@ from spanreplay.model.call import Effect
 from spanreplay.runtime.agent_patches import read
 from spanreplay.runtime.calls.function_calls import call_sync
 from spanreplay.runtime.calls.open_call import plumbing
+from spanreplay.runtime.calls.taking import leave
 from spanreplay.runtime.patches import Patches, require
 from spanreplay.runtime.reads import make_loose
 from spanreplay.seams.machine.brokers.carried_out import carrying_out
 from spanreplay.seams.machine.brokers.covered import covers
+from spanreplay.seams.machine.brokers.kombu_client import taken
 from spanreplay.seams.machine.brokers.kombu_client.channels import (
     NoConnection,
     ask,
@@ -108,12 +110,15 @@ def _drain(wrapped: Any, client: Any, args: Any, kwargs: Any) -> Any:
     if _is_inside(client) or not asks_now():
         return wrapped(*args, **kwargs)
     client.connection  # noqa: B018 -- connects, which may be a call of its own
+    if taken.is_taken(client):
+        return taken.drain(client, lambda: wrapped(*args, **kwargs), kwargs)
     return ask(client, lambda: describe("drain_events", Effect.READ, {}), lambda: wrapped(*args, **kwargs))
 
 
 def _close(wrapped: Any, client: Any, args: Any, kwargs: Any) -> Any:
     if _is_inside(client) or not asks_now():
         return wrapped(*args, **kwargs)
+    leave(client)
     with carrying_out("tool:kombu.close"):
         return wrapped(*args, **kwargs)
 
@@ -129,6 +134,9 @@ def install(module: Any, patches: Patches) -> None:
     """Patch one of kombu's modules. Raises: AttributeError if it is not as expected."""
     if module.__name__ == "kombu.messaging":
         patches.wrap(module.Producer, "publish", _publish)
+        return
+    if module.__name__ == "kombu.simple":
+        taken.install_simple(module, patches)
         return
     if module.__name__ == "kombu.transport.virtual.base":
         patches.wrap(module.QoS, "restore_unacked_once", _restore)

@@ -160,6 +160,24 @@ def _consume(wrapped: Any, channel: Any, args: Any, kwargs: Any) -> Any:
 _consume_call: Final = _asking(Request("consume", Effect.WRITE))
 
 
+def _get(wrapped: Any, channel: Any, args: Any, kwargs: Any) -> Any:
+    """Ask for one message."""
+    if _asks_now():
+
+        def live() -> Any:
+            with holding(_is_inside, True):
+                return wrapped(*args, **kwargs)
+
+        queue = str(bind(wrapped, args, kwargs).get("queue"))
+        found = taken.take_one(channel, queue, lambda: _describe(_METHODS["basic_get"], wrapped, args, kwargs), live)
+        if found is not None:
+            return found
+    return _get_call(wrapped, channel, args, kwargs)
+
+
+_get_call: Final = _asking(_METHODS["basic_get"])
+
+
 def _open_channel(wrapped: Any, connection: Any, args: Any, kwargs: Any) -> Any:
     if not _asks_now():
         return wrapped(*args, **kwargs)
@@ -334,4 +352,4 @@ def install(module: Any, patches: Patches) -> None:
     patches.wrap(channel, "cancel", _stop)
     patches.wrap(connection, "process_data_events", _process_events)
     for name, request in _METHODS.items():
-        patches.wrap(channel, name, _asking(request))
+        patches.wrap(channel, name, _get if name == "basic_get" else _asking(request))

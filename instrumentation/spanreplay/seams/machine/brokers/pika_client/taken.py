@@ -1,4 +1,4 @@
-"""Messages that a program takes with pika where each is a run of its own: in a callback or from an iterator.
+"""Messages that a program takes with pika where each is a run of its own: in a callback, from an iterator, one by one.
 
 What comes from the broker meanwhile belongs to no run, and a replay waits for none of it.
 """
@@ -16,12 +16,12 @@ from spanreplay.runtime.calls.taking import Source, Taking, find_taker, leave
 from spanreplay.seams.machine.brokers.amqp_methods import make_source
 from spanreplay.seams.machine.brokers.pika_client.events import fields_of, make_method
 
-__all__ = ["deliver_each", "is_taken", "take_each", "take_in_callback", "without_taken"]
+__all__ = ["deliver_each", "is_taken", "take_each", "take_in_callback", "take_one", "without_taken"]
 
 _TAKEN: Final = "_spanreplay_taken"
 """Attribute of a channel: what its consumers' callbacks are replaced with, by the callback."""
 _IDLE: Final = (None, None, None)
-"""What an iterator gives when nothing has come for a while."""
+"""What an iterator gives when nothing has come for a while, and `basic_get` when there is nothing."""
 
 
 def is_taken() -> bool:
@@ -111,11 +111,25 @@ def take_each(channel: Any, real: Iterator[Any], queue: str, *, is_idle: bool) -
         yield found
 
 
-def _taking(source: Source, queue: str, nothing: Callable[[], Any] | None) -> Taking:
-    def describe() -> FunctionCall:
+def take_one(
+    channel: Any, queue: str, describe: Callable[[], FunctionCall], live: Callable[[], Any]
+) -> tuple[Any, Any, Any] | None:
+    """Give the message that a program asks for, or `_IDLE`; None if asking is a call like others."""
+    source = make_source(queue, channel)
+    taker = find_taker(source)
+    if taker is None:
+        return None
+    found: tuple[Any, Any, Any] = taker.take(_taking(source, queue, lambda: _IDLE, describe), live)
+    return found
+
+
+def _taking(
+    source: Source, queue: str, nothing: Callable[[], Any] | None, describe: Callable[[], FunctionCall] | None = None
+) -> Taking:
+    def describe_delivery() -> FunctionCall:
         return FunctionCall(Kind.TOOL.value, "amqp.deliver", Effect.READ.value, {"queue": queue}, prints=False)
 
-    return Taking(source, describe, _show, _build, _is_nothing, nothing, _headers_of)
+    return Taking(source, describe or describe_delivery, _show, _build, _is_nothing, nothing, _headers_of)
 
 
 def _is_nothing(found: Any) -> bool:
