@@ -123,7 +123,7 @@ def test_p4_state_of_a_session_is_there_after_its_earlier_events(provider: Provi
     server, _ = record(workplace, "three apples", "two pears")
     second = events_of(server)[1]
     provider.stop()
-    alone = workplace.replay("app.py", source=second.run_id)
+    alone = workplace.replay("app.py", source=second.run_id, options=("--warm", "0"))
     assert alone.verdict["verdict"] == "diverged"
     assert "--warm all" in alone.stderr
     warm = workplace.replay("app.py", source=second.run_id, options=("--warm", "all"))

@@ -82,7 +82,7 @@ def test_p4_a_cell_needs_what_earlier_cells_left_and_its_verdict_names_the_way(
     assert place.run("record", "--", *command).returncode == 0
     provider.stop()
     unit = cells_of(place)[1]
-    alone = place.replay(*KERNEL, source=unit.run_id)
+    alone = place.replay(*KERNEL, source=unit.run_id, options=("--warm", "0"))
     assert alone.status == 3, alone.stderr
     assert "name 'ask' is not defined without it: 1 unit of its process came before" in alone.stderr
     assert f"--warm all -- {place.python} -m ipykernel_launcher" in alone.stderr

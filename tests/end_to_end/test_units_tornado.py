@@ -185,7 +185,7 @@ def test_p3_p4_streams_and_failures_replay_alone(how: tuple[str, ...], provider:
     for unit in units[:2]:
         assert unit.completeness().is_complete, unit.completeness().reasons
         insist_identical(place, unit.run_id, *how)
-    assert place.replay(*COMMAND, *how, source=units[4].run_id).status == 3
+    assert place.replay(*COMMAND, *how, source=units[4].run_id, options=("--warm", "0")).status == 3
     options = ["--process", units[0].run_id, "--warm", "all"]
     suite = replay_suite(place, *COMMAND, *how, options=options)
     assert (suite.status, suite.report["counts"]) == (0, {"identical": 5}), suite.stderr

@@ -134,7 +134,7 @@ def test_p4_a_unit_is_identical_after_its_earlier_units(provider: Provider, plac
     """Alone it diverges, and the hint names the command; after all earlier units, or the needed number, it doesn't."""
     units = _record(place, level)
     provider.stop()
-    alone = place.replay(*COMMAND, source=units[3].run_id)
+    alone = place.replay(*COMMAND, source=units[3].run_id, options=("--warm", "0"))
     assert alone.status == 3, alone.stderr
     assert "3 units of its process came before" in alone.verdict["divergences"][0]["hint"]
     assert f"spanreplay replay {units[3].run_id} --warm all -- " in alone.verdict["divergences"][0]["hint"]
@@ -235,7 +235,7 @@ def test_p3_units_by_hand_warm_up_too(provider: Provider, place: Workplace) -> N
     provider.stop()
     units = [each for each in place.recordings() if "unit" in each.root.env]
     assert [json.loads(u.calls[0].request)["arguments"]["input"]["args"][0] for u in units] == ["one", "two"] * 2
-    alone = place.replay(agent, source=units[3].run_id)
+    alone = place.replay(agent, source=units[3].run_id, options=("--warm", "0"))
     assert alone.status == 3, alone.stderr
     warm = place.replay(agent, source=units[3].run_id, options=["--warm", "all"])
     assert warm.status == 0, warm.stderr
@@ -328,7 +328,7 @@ def test_p3_units_that_ran_side_by_side_warm_up(provider: Provider, place: Workp
     units = [each for each in place.recordings() if "unit" in each.root.env]
     assert len(units) == 7
     (judged,) = [each for each in units if each.root.app == "last"]
-    assert place.replay(agent, source=judged.run_id).status == 3
+    assert place.replay(agent, source=judged.run_id, options=("--warm", "0")).status == 3
     warm = place.replay(agent, source=judged.run_id, options=["--warm", "all"])
     assert _whys(warm) == [""] * 6
     assert warm.status == 0, warm.stderr
@@ -366,7 +366,7 @@ def test_p3_a_block_that_is_not_the_first_one_replays_after_those_before_it(
 
 
 def test_p4_the_one_unit_that_is_needed_is_found(provider: Provider, place: Workplace) -> None:
-    """It takes several replays; if no unit helps, the verdict is the one after all of them."""
+    """It takes several replays, also by default where the code is unchanged; if none helps, all are in the verdict."""
     with serve(place) as server:
         for text in ("one", "two", "three", "four", "two"):
             _post(server, "ask", session="", text=text)
@@ -378,7 +378,13 @@ def test_p4_the_one_unit_that_is_needed_is_found(provider: Provider, place: Work
     assert f"it needs the state that 1 earlier unit left behind: {units[1].run_id}" in found.stderr
     assert [each["run_id"] for each in found.verdict["warm_up"]["units"]] == [units[1].run_id]
     assert found.verdict["warm_up"]["is_needed"] is True
+    asked = place.replay(*COMMAND, source=units[4].run_id)
+    assert "its code is unchanged, and it diverged: does it need what earlier units left in memory?" in asked.stderr
+    assert (asked.status, asked.verdict["warm_up"]) == (0, found.verdict["warm_up"]), asked.stderr
     place.write("app.py", APP.replace('"reply": await', '"answer": await'))
+    unasked = place.replay(*COMMAND, source=units[4].run_id)
+    assert unasked.status == 3, unasked.stderr
+    assert "earlier units left in memory?" not in unasked.stderr
     changed = _warm(place, units[4].run_id, "auto")
     assert changed.causes() == [("changed_call", "http:response")]
     assert len(changed.verdict["warm_up"]["units"]) == 4

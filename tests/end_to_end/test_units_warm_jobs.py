@@ -121,7 +121,7 @@ def _units(place: Workplace) -> list[Recording]:
 
 def _insist(place: Workplace, units: Sequence[Recording], command: Sequence[str]) -> None:
     """Assert that alone the last unit diverges, and that after the others it is identical, as is each in a suite."""
-    alone = place.replay(*command, source=units[-1].run_id)
+    alone = place.replay(*command, source=units[-1].run_id, options=("--warm", "0"))
     assert alone.status == 3, alone.stderr
     assert f"spanreplay replay {units[-1].run_id} --warm all -- " in alone.stderr
     warm = place.replay(*command, source=units[-1].run_id, options=["--warm", "all"])

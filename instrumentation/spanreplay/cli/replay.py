@@ -39,7 +39,7 @@ from spanreplay.replayer.resolve.directions import check_keys
 from spanreplay.replayer.resolve.plan import COMPARABLE
 from spanreplay.report.json import dump, parse
 from spanreplay.report.shape import EXIT_STATUS, SCHEMA, Verdict
-from spanreplay.units.stated import find_unit
+from spanreplay.units.stated import count_before, find_unit
 
 STDERR: Final = 2
 _USAGE: Final = 2
@@ -250,9 +250,9 @@ def run_agent(
     "--warm",
     type=earlier.count_option,
     metavar="N|all|auto",
-    default="0",
+    default=None,
     help="First replay the last N earlier units of its process, or all, for the state that they leave behind; auto "
-    "finds the units that are needed by replaying several times.",
+    "finds the units that are needed by replaying several times. By default auto, if unchanged code diverges alone.",
 )
 @click.option(
     "--timeout",
@@ -317,7 +317,7 @@ def replay_command(ctx: click.Context, /, *, source: str, command: tuple[str, ..
     if not command and runs.is_file(source):
         raise click.UsageError("Missing argument '-- CMD...': the command stored in a file is never run by itself.")
     with work_folder() as folder:
-        found = open_source(source, folder, options["warm"])
+        found = open_source(source, folder, options["warm"] or 0)
         agent = find_recorded_agent(command, found.recording)
         check_not_isolated(agent)
         completeness = found.recording.completeness()
@@ -339,8 +339,32 @@ def replay_command(ctx: click.Context, /, *, source: str, command: tuple[str, ..
 
             ctx.exit(serve(serve_one, show))
         search = partial(judge, settings)
-        verdict = complete(earlier.find_needed(found.earlier, search) if is_searching else search(found.earlier))
+        verdict = earlier.find_needed(found.earlier, search) if is_searching else search(found.earlier)
+        if options["warm"] is None and _may_need_state(verdict, found.recording, plan):
+            search = partial(_judge, agent, found, folder, STDERR, settings)
+            verdict = _judge_after_earlier(source, folder, verdict, search)
+        verdict = complete(verdict)
     ctx.exit(show(verdict))
+
+
+def _may_need_state(verdict: Verdict, recording: Recording, plan: Plan) -> bool:
+    """Whether a unit may differ only because it lacks what earlier ones left in memory: its code is unchanged."""
+    is_plain = not (plan.lets_go_live or plan.patches or plan.stop_at or plan.is_stepped or plan.dap)
+    changed = verdict.get("code", {}).get("changed_files")
+    return verdict["verdict"] == "diverged" and is_plain and changed == [] and count_before(recording) > 0
+
+
+def _judge_after_earlier(
+    source: str, folder: Path, alone: Verdict, judge: Callable[[Sequence[str]], Verdict]
+) -> Verdict:
+    """The verdict after the earlier units that a unit needs; `alone`, if these are not here or are not enough."""
+    try:
+        units = open_source(source, folder, earlier.AUTO).earlier
+    except (SpanreplayError, OSError):
+        return alone
+    say("its code is unchanged, and it diverged: does it need what earlier units left in memory? (--warm 0: don't ask)")
+    after = earlier.find_needed(units, judge, alone)
+    return after if after["verdict"] == "identical" else alone
 
 
 def _open_port(port: int, recording: Recording) -> Callable[..., int]:

@@ -141,8 +141,12 @@ def export(catalog: Catalog, run_ids: Sequence[str], folder: Path) -> tuple[str,
     return tuple(reversed(written))
 
 
-def find_needed(run_ids: Sequence[str], judge: Callable[[Sequence[str]], Verdict]) -> Verdict:
+def find_needed(
+    run_ids: Sequence[str], judge: Callable[[Sequence[str]], Verdict], alone: Verdict | None = None
+) -> Verdict:
     """The verdict after the fewest preceding units that make a unit identical, or after the oldest of these alone.
+
+    `alone`: the verdict after none, if it is known.
 
     `judge` replays the unit after some units, each time in a new process, about log2(number of units) times. If all
     units are not enough, returns the verdict after all of them; if none is needed, the verdict after none.
@@ -153,7 +157,7 @@ def find_needed(run_ids: Sequence[str], judge: Callable[[Sequence[str]], Verdict
         say(f"after {len(units)} of {len(run_ids)} earlier units: {verdict['verdict']}")
         return verdict
 
-    alone = look(())
+    alone = alone or look(())
     if alone["verdict"] not in {"diverged", "incomplete"} or not run_ids:
         return alone
     best = look(run_ids)
