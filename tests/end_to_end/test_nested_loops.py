@@ -52,8 +52,12 @@ WAYS = {
 @pytest.mark.parametrize("level", ["calls", "full"])
 @pytest.mark.sampled(4)
 def test_n2_calls_of_a_nested_loop_end_in_the_recorded_order(workplace: Workplace, way: str, level: str) -> None:
-    """With ten concurrent calls and loops run inside a callback, each replay prints the recorded output."""
-    script = workplace.write("agent.py", TOOLS + WAYS[way])
+    """With ten concurrent calls and loops run inside a callback, each replay prints the recorded output.
+
+    At level `calls` the order of calls is recorded, and not when a task goes on that waits for several of them.
+    """
+    tools = TOOLS if level == "full" else TOOLS.replace("    order.append(number + 100)\n", "")
+    script = workplace.write("agent.py", tools + WAYS[way])
     recorded = workplace.record(script, SPANREPLAY_LEVEL=level)
     assert recorded.returncode == 0, recorded.stderr
     for _ in range(2):
