@@ -41,7 +41,7 @@ NAMES: Final = (
 )
 NEEDS_DOWNLOADS: Final = ("corpora",)
 """Measured only if named, or if `make corpora` has downloaded the packages."""
-LONG: Final = ("store", "proofs")
+LONG: Final = ("store", "kills", "outage", "many_calls")
 """Measured only if named: each takes many minutes, or gigabytes."""
 ALL: Final = (*NAMES, *NEEDS_DOWNLOADS, *LONG)
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -71,7 +71,7 @@ def main() -> int:
     """Measure, print and write; return 1 if a benchmark failed to run."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument(
-        "names", nargs="*", metavar="NAME", help=f"which: {', '.join(ALL)}; default: all but the last three"
+        "names", nargs="*", metavar="NAME", help=f"which: {', '.join(ALL)}; default: all but the last five"
     )
     parser.add_argument("--json", metavar="FILE", help="write the figures here too")
     parser.add_argument("--keep", action="store_true", help=f"put them into {FILE.relative_to(ROOT)}")

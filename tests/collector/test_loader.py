@@ -23,7 +23,7 @@ from support.collector import WAIT_S, SwitchStore, make_payload, wait_until
 FAST = (0.001, 0.01)
 
 OUTAGE_S = float(os.environ.get("SPANREPLAY_TEST_OUTAGE_S", "0"))
-"""How long the store is down; ten minutes in `python -m bench proofs`."""
+"""How long the store is down; ten minutes in `python -m bench outage`."""
 
 
 def append(log: SegmentLog, *payloads: bytes, tenant: str = "t") -> None:
