@@ -363,7 +363,14 @@ def _judge_after_earlier(
     except (SpanreplayError, OSError):
         return alone
     say("its code is unchanged, and it diverged: does it need what earlier units left in memory? (--warm 0: don't ask)")
-    after = earlier.find_needed(units, judge, alone)
+    try:
+        after = earlier.find_needed(units, judge, alone)
+    except SpanreplayError as exc:
+        say(f"that can't be told: {exc}")
+        return alone
+    except click.exceptions.Exit:  # interrupted
+        print_verdict(alone)
+        raise
     return after if after["verdict"] == "identical" else alone
 
 

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import click
 import jsonschema
 import pytest
 
 from spanreplay import report as report_package
-from spanreplay.cli.replay import limit_idle
+from spanreplay.cli import replay
+from spanreplay.cli.replay import Source, limit_idle
+from spanreplay.cli.terminal import say
+from spanreplay.model.errors import SpanreplayError
 from spanreplay.replayer.resolve.plan import build_plan
 from support.provider import Provider
-from support.runs import make_recording
+from support.runs import make_recording, make_run_id
 from support.shell import AGENT, ALL_INSTRUMENTORS, Shell, open_shell
 
 
@@ -199,3 +204,25 @@ def test_s29_a_replay_that_nobody_watches_has_a_limit(
     options = {"live": (), "on_change": (), "port": None, **changed}
     plan = build_plan(is_stepped=changed.get("is_stepped", False))
     assert limit_idle(make_recording(), plan, options) == wanted
+
+
+@pytest.mark.parametrize("failure", [SpanreplayError("no verdict: the agent was ended"), click.exceptions.Exit(130)])
+def test_p4_what_ends_the_search_for_earlier_units_leaves_the_verdict(
+    failure: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A replay behind earlier units that gives no verdict, or an interrupt, doesn't lose that of the unit alone."""
+    source = Source("r", make_recording(make_run_id(1)), earlier=(make_run_id(2),))
+    monkeypatch.setattr(replay, "open_source", lambda *_: source)
+    monkeypatch.setattr(replay, "print_verdict", lambda verdict: say(f"alone: {verdict['verdict']}"))
+    alone: Any = {"verdict": "diverged"}
+
+    def judge(units: Sequence[str]) -> Any:
+        raise failure
+
+    if isinstance(failure, SpanreplayError):
+        assert replay._judge_after_earlier("r", tmp_path, alone, judge) is alone
+        assert "that can't be told: no verdict: the agent was ended" in capfd.readouterr().err
+    else:
+        with pytest.raises(click.exceptions.Exit):
+            replay._judge_after_earlier("r", tmp_path, alone, judge)
+        assert "alone: diverged" in capfd.readouterr().err
