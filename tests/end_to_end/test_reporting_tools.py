@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Final
 
@@ -149,6 +151,77 @@ def test_s27_n4_what_a_thread_or_task_begins_with_is_the_agents_though_a_tool_wr
     replayed = workplace.replay(agent)
     assert replayed.status == 0, replayed.stderr
     assert replayed.verdict["counts"]["exact"] == 4
+
+
+ASKING: Final = """
+import json, threading, urllib.request
+
+def begin(url):
+    def ask(path, data=None):
+        return json.load(urllib.request.urlopen(urllib.request.Request(url + path, data)))
+
+    def publish():
+        project = ask("/project", b"{}")["id"]
+        limit = ask("/version")["limit"]
+        ask("/logs", json.dumps([project, limit]).encode())
+
+    thread = threading.Thread(target=publish, daemon=True)
+    thread.start()
+    return thread
+"""
+ASKED: Final = """
+import os
+import braintrust
+from openai import OpenAI
+
+thread = braintrust.begin(os.environ["THEIRS"])
+messages = [{"role": "user", "content": "hi"}]
+print(OpenAI().chat.completions.create(model="gpt-x", messages=messages).choices[0].message.content)
+thread.join()
+"""
+
+
+def test_n4_what_a_tool_asks_for_its_reports_may_be_missing_in_a_replay(provider: Provider, tmp_path: Path) -> None:
+    """Its reports get no true answer there, so it fails before it asks; the agent's calls are compared."""
+    tool = tmp_path / "site-packages" / "braintrust"
+    tool.mkdir(parents=True)
+    (tool / "__init__.py").write_text(ASKING)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            self._answer({"id": "p-1"})
+
+        def do_GET(self) -> None:
+            self._answer({"limit": 10})
+
+        def _answer(self, value: object) -> None:
+            seen.append(f"{self.command} {self.path}")
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps(value).encode())
+
+        def log_message(self, *args: object) -> None:
+            """Print nothing."""
+
+    seen: list[str] = []
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        workplace = Workplace(tmp_path, {**provider.environ(), "THEIRS": url, "PYTHONPATH": str(tool.parent)})
+        agent = workplace.write("agent.py", ASKED)
+        workplace.record(agent, status=0)
+        assert seen == ["POST /project", "GET /version", "POST /logs"]
+        provider.stop()
+        assert sorted(call.kind for call in workplace.recording().calls) == ["http", "llm"]
+        replayed = workplace.replay(agent)
+        assert (replayed.status, len(seen)) == (0, 3), replayed.stderr
+        assert "identical: 1 call, all as recorded" in replayed.stderr
+        assert replayed.verdict["counts"]["not_asked"] == 1
+        assert "whether reporting tools ask for what they asked for by themselves" in replayed.stderr
+        workplace.write("agent.py", ASKED.replace('"hi"', '"ho"'))
+        assert workplace.replay(agent).causes() == [("changed_call", "llm:openai.chat.completions")]
+        server.shutdown()
 
 
 SENDER: Final = """

@@ -14,6 +14,9 @@ LOST = "lost_processes"
 """Member of the manifest: the number of the run's processes that ended without reporting their work."""
 SHARED = "shared_workers"
 """Member of earlier versions' manifests: the number of processes that took shared items, in an unknown distribution."""
+ALONE = "tool_alone"
+"""Meta member of a request that fetches something: a reporting tool alone made it, in a thread or task of its own. A
+replay, which answers the tool's reports with nothing, may not get as far."""
 
 __all__ = ["CallRecord", "Completeness", "Effect", "Kind", "Outcome", "Recording", "RootRecord"]
 

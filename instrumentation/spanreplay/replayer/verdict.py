@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from spanreplay.model.call import CallRecord
+from spanreplay.model.call import ALONE, CallRecord
 from spanreplay.model.lane_names import is_earlier, name_number
 from spanreplay.model.levels import FULL
 from spanreplay.model.serving_stack import LIVE_NOTE
@@ -129,6 +129,9 @@ def _count_calls(session: Session, calls: tuple[CallRecord, ...]) -> dict[str, i
     """Count the calls of the run; those of the start of a unit's process, once it is over, by themselves."""
     of_start = {} if session.extent is None else session.extent.of_start
     counts = {name: count - of_start.get(name, 0) for name, count in session.counts.items()}
+    unasked = sum(bool(call.meta.get(ALONE)) and call.seq not in session.index.used for call in calls)
+    if unasked:
+        counts["not_asked"] = unasked
     if not of_start:
         return {"recorded": len(calls), **counts}
     return {"recorded": sum(call.number > 0 for call in calls), **counts, "start": of_start["served"]}

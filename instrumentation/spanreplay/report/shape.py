@@ -60,6 +60,7 @@ class Counts(TypedDict, total=False):
     covered: int
     downstream: int
     ignored_diffs: int
+    not_asked: int
     start: int
 
 

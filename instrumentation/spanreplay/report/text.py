@@ -49,12 +49,13 @@ _STYLE: Final = {
     "resumed": "bold green",
 }
 _LABEL_WIDTH: Final = 10
-_COUNTED: Final = {"start": "more of the start of its process"}
+_COUNTED: Final = {"not_asked": "of reporting tools not made", "start": "more of the start of its process"}
 
 
 def _identical_line(verdict: Verdict) -> str:
     counts = verdict["counts"]
-    line = f"✔ identical{describe_warmth(verdict)}: {plural(counts.get('recorded', 0), 'call')}, all as recorded"
+    made = counts.get("recorded", 0) - counts.get("not_asked", 0)
+    line = f"✔ identical{describe_warmth(verdict)}: {plural(made, 'call')}, all as recorded"
     if counts.get("live"):
         return f"{line}, except {plural(counts['live'], 'live call')}"
     checked = [

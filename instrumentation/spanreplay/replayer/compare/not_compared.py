@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from spanreplay.model.call import ALONE
 from spanreplay.runtime.wire.http_headers import CONNECTION, CREDENTIALS, MADE_BY_SDKS, TRACE
 
 if TYPE_CHECKING:
@@ -102,6 +103,9 @@ def find_not_compared(
     """
     found = [_NATIVE if outputs.get(STDERR, {}).get("compared") else _STDERR]
     found += [each for each in _TABLE if not each.kinds or any(map(each.applies, recording.calls))]
+    if any(call.meta.get(ALONE) for call in recording.calls):
+        why = "a replay answers their reports with nothing, so they may ask for less"
+        found.append(NotCompared("whether reporting tools ask for what they asked for by themselves", why))
     if dropped:
         found.append(NotCompared("datagrams of libraries", "metrics and reports: a replay drops them", dropped))
     if unreadable:

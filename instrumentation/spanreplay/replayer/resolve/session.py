@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from spanreplay.model.call import CallRecord, Outcome, Recording
+from spanreplay.model.call import ALONE, CallRecord, Outcome, Recording
 from spanreplay.model.errors import ConfigError, ReplayMiss
 from spanreplay.model.lane_names import is_earlier, name_call, name_number
 from spanreplay.model.own_threads import make_lock
@@ -491,7 +491,7 @@ class Session:
     def unplayed(self) -> tuple[list[CallRecord], int]:
         """Return the recorded calls that were not made, and the number of further ones inside served calls."""
         with self._lock:
-            left = [c for c in self.recording.calls if c.seq not in self.index.used]
+            left = [c for c in self.recording.calls if c.seq not in self.index.used and not c.meta.get(ALONE)]
             if self.extent is not None:
                 left = self.extent.awaited(left)
             missing = [c for c in left if c.seq not in self.index.covered]

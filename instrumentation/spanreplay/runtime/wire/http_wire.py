@@ -12,11 +12,12 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from spanreplay.dialects import Dialect, RequestMeaning, find_dialect, meta
 from spanreplay.model import config, guard
-from spanreplay.model.call import Effect, Kind
+from spanreplay.model.call import ALONE, Effect, Kind
 from spanreplay.model.json_text import dump
 from spanreplay.model.keyspec import http_fields
 from spanreplay.model.serving_stack import read_determinism
 from spanreplay.redact import RunRedactor
+from spanreplay.runtime.caller.reporting import is_tool_alone
 from spanreplay.runtime.calls.spec import Spec
 from spanreplay.runtime.run import Run
 from spanreplay.runtime.wire.aws_events import MEDIA_TYPE, is_event_stream, rewrite, to_text
@@ -108,6 +109,7 @@ def describe_request(
         keyspec=HTTP_KEYSPEC,
         key_fields=http_fields({"method": method, "url": clean_url, "headers": dict(kept), **parsed}),
         request=request,
+        meta={ALONE: True} if is_safe and run.resolver.keeps and is_tool_alone() else {},
         redactions=counts,
         uses=uses,
     )
