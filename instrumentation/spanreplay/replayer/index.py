@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from spanreplay.model.call import CallRecord, Kind, Recording
+from spanreplay.model.call import ALONE, CallRecord, Kind, Recording
 from spanreplay.model.lane_names import is_earlier, is_within
 
 Slot = tuple[str, str, int]
@@ -151,8 +151,9 @@ class RecordingIndex:
         return queue[0] if queue else None
 
     def find_left(self, lane: str) -> CallRecord | None:
-        """Return the first call in a lane, or below it, that is neither made nor covered."""
-        return next((c for c in self._calls if is_within(c.lane, lane) and not self.is_gone(c)), None)
+        """Return the first call in a lane, or below it, that is neither made nor covered and should have been made."""
+        left = (c for c in self._calls if is_within(c.lane, lane) and not self.is_gone(c))
+        return next((c for c in left if not c.meta.get(ALONE)), None)
 
     def find_skipped(self, call: CallRecord, index: int) -> CallRecord | None:
         """Return the first unused call of the lane between number `index` of its boundary and `call`."""
