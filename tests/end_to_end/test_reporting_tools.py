@@ -170,10 +170,11 @@ def begin(url):
     return thread
 """
 ASKED: Final = """
-import os
+import os, urllib.request
 import braintrust
 from openai import OpenAI
 
+urllib.request.urlopen(os.environ["THEIRS"] + "/mine").read()
 thread = braintrust.begin(os.environ["THEIRS"])
 messages = [{"role": "user", "content": "hi"}]
 print(OpenAI().chat.completions.create(model="gpt-x", messages=messages).choices[0].message.content)
@@ -211,16 +212,19 @@ def test_n4_what_a_tool_asks_for_its_reports_may_be_missing_in_a_replay(provider
         workplace = Workplace(tmp_path, {**provider.environ(), "THEIRS": url, "PYTHONPATH": str(tool.parent)})
         agent = workplace.write("agent.py", ASKED)
         workplace.record(agent, status=0)
-        assert seen == ["POST /project", "GET /version", "POST /logs"]
+        assert seen == ["GET /mine", "POST /project", "GET /version", "POST /logs"]
         provider.stop()
-        assert sorted(call.kind for call in workplace.recording().calls) == ["http", "llm"]
+        assert sorted(call.kind for call in workplace.recording().calls) == ["http", "http", "llm"]
         replayed = workplace.replay(agent)
-        assert (replayed.status, len(seen)) == (0, 3), replayed.stderr
-        assert "identical: 1 call, all as recorded" in replayed.stderr
+        assert (replayed.status, len(seen)) == (0, 4), replayed.stderr
+        assert "identical: 2 calls, all as recorded" in replayed.stderr
         assert replayed.verdict["counts"]["not_asked"] == 1
         assert "whether reporting tools ask for what they asked for by themselves" in replayed.stderr
         workplace.write("agent.py", ASKED.replace('"hi"', '"ho"'))
         assert workplace.replay(agent).causes() == [("changed_call", "llm:openai.chat.completions")]
+        workplace.write("agent.py", ASKED.replace("urllib.request.urlopen", "print; str").replace(".read()", ""))
+        own = f"http:GET {url.removeprefix('http://')}"
+        assert workplace.replay(agent).causes()[0] == ("missing_call", own)  # what the agent asks is expected
         server.shutdown()
 
 

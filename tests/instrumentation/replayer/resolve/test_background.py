@@ -8,8 +8,9 @@ from typing import Any, Final
 
 import pytest
 
-from spanreplay.model.call import CallRecord, Outcome, Recording
+from spanreplay.model.call import ALONE, CallRecord, Outcome, Recording
 from spanreplay.model.json_text import dump
+from spanreplay.replayer.index import RecordingIndex
 from spanreplay.replayer.resolve import background as resolved_background
 from spanreplay.replayer.resolve.background import Background, Past
 from spanreplay.runtime.reads import Source
@@ -158,3 +159,11 @@ def test_p4_where_the_process_is_not_here_nothing_is_answered() -> None:
     background, session = Background(), _make_session()
     assert _ask(background, session, "a") == ""
     assert background.read(session, LANE, RANDOM) == ()
+
+
+def test_n4_a_lane_that_lacks_only_what_a_tool_asked_by_itself_is_whole() -> None:
+    """The first call that should have been made is not that of a reporting tool alone."""
+    alone, own = replace(_make_call(1, "a", 50), meta={ALONE: True}), _make_call(3, "b", 60)
+    root = make_recording(RUN).root
+    assert RecordingIndex(Recording(root, (alone,))).find_left(LANE) is None
+    assert RecordingIndex(Recording(root, (alone, own))).find_left(LANE) == own

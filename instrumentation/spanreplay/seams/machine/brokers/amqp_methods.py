@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from spanreplay.model.call import Effect
 from spanreplay.runtime.calls.taking import Source
 
-__all__ = ["METHODS", "Request", "make_source"]
+__all__ = ["CAPABILITIES", "METHODS", "Request", "make_source"]
 
 
 class Request(NamedTuple):
@@ -51,3 +51,12 @@ def make_source(queue: Any, owner: Any) -> Source:
 
 _DRAWN: Final = "amq.gen"
 """Beginning of the names that RabbitMQ draws."""
+CAPABILITIES: Final[Mapping[str, bool]] = {
+    "authentication_failure_close": True,
+    "basic.nack": True,
+    "connection.blocked": True,
+    "consumer_cancel_notify": True,
+    "exchange_exchange_bindings": True,
+    "publisher_confirms": True,
+}
+"""What a server can do, where nothing was recorded of it."""

@@ -11,20 +11,14 @@ from importlib import import_module
 from typing import Any, Final
 
 from spanreplay.seams.machine.brokers.aio_pika_client.frames import make_frame
+from spanreplay.seams.machine.brokers.amqp_methods import CAPABILITIES
 
 __all__ = ["PROPERTIES", "StandInTransport"]
 
 _HEADER: Final = b"AMQP"
 _HEADER_BYTES: Final = 8
 PROPERTIES: Final[Mapping[str, Any]] = {
-    "capabilities": {
-        "authentication_failure_close": True,
-        "basic.nack": True,
-        "connection.blocked": True,
-        "consumer_cancel_notify": True,
-        "exchange_exchange_bindings": True,
-        "publisher_confirms": True,
-    },
+    "capabilities": dict(CAPABILITIES),
     "product": "RabbitMQ",
 }
 """What a server says of itself, where nothing was recorded of it."""

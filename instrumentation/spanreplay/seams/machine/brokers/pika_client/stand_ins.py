@@ -10,18 +10,11 @@ from importlib import import_module
 from typing import Any, Final
 
 from spanreplay.runtime.run import active_run
+from spanreplay.seams.machine.brokers.amqp_methods import CAPABILITIES
 from spanreplay.seams.machine.brokers.pika_client.events import HANDED, LOST, TIMER, Script, make_frame
 
 __all__ = ["StandInLoop", "is_stand_in", "loop_of", "make_connection"]
 
-_CAPABILITIES: Final = {
-    "authentication_failure_close": True,
-    "basic.nack": True,
-    "connection.blocked": True,
-    "consumer_cancel_notify": True,
-    "exchange_exchange_bindings": True,
-    "publisher_confirms": True,
-}
 _HANDED_WAIT_S: Final = 10.0
 _PAUSE_S: Final = 0.001
 _sleep: Final = time.sleep
@@ -175,7 +168,7 @@ def make_connection(cls: Any, parameters: Any, told: Mapping[str, Any]) -> Any:
     made._proto_connection_made(_Transport(loop))
     start = {
         "version_major": 0, "version_minor": 9, "mechanisms": told.get("mechanisms") or "PLAIN AMQPLAIN EXTERNAL",
-        "locales": "en_US", "server_properties": told.get("properties") or {"capabilities": _CAPABILITIES},
+        "locales": "en_US", "server_properties": told.get("properties") or {"capabilities": dict(CAPABILITIES)},
     }  # fmt: skip
     tune = {"channel_max": 2047, "frame_max": 131072, "heartbeat": 0, **(told.get("tune") or {})}
     for name, fields in (("Start", start), ("Tune", tune), ("OpenOk", {"known_hosts": ""})):
