@@ -259,6 +259,7 @@ with connection.Consumer(orders, on_message=lambda message: handle(message.body,
             connection.drain_events(timeout=0.2)
         except socket.timeout:
             pass
+        producer.publish("beat", routing_key="beats")
 """,
     ),
     "kombu-simple": KOMBU.replace(

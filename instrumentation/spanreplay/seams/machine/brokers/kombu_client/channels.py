@@ -11,6 +11,7 @@ from typing import Any, Final
 from spanreplay.model import guard
 from spanreplay.model.call import Effect, Kind
 from spanreplay.runtime.calls.function_calls import FunctionCall, call_sync
+from spanreplay.runtime.calls.taking import Source, find_taker
 from spanreplay.runtime.context_variables import holding
 from spanreplay.seams.machine.asked import asking_run
 from spanreplay.seams.machine.brokers.amqp_methods import METHODS, Request
@@ -35,6 +36,7 @@ __all__ = [
     "deliveries_of",
     "describe",
     "is_inside",
+    "make_source",
     "record_channel",
     "serve_channel",
 ]
@@ -65,12 +67,23 @@ class Deliveries:
         self.consumers: dict[str, tuple[Callable[[Any], Any], Any]] = {}
         """Queue → who gets its messages, and the channel."""
         self.came: list[tuple[str, Any]] = []
+        self.waiting: list[tuple[str, Any]] = []
+        """Messages that are runs of their own, and came while one is worked on: they follow it."""
+        self.is_at_work = False
+        """Whether a consumer works on such a message."""
+        self.hand_on: Callable[[], None] | None = None
+        """Hands on those that wait; None while the program has not waited for messages that are runs of their own."""
 
 
 def deliveries_of(client: Any) -> Deliveries:
     """Return the consumers of a connection."""
     found: Deliveries = vars(client).setdefault(_STATE, Deliveries())
     return found
+
+
+def make_source(client: Any, queue: str) -> Source:
+    """Return what a consumer of a queue takes messages from."""
+    return Source(f"kombu {queue}", id(client))
 
 
 def asks_now() -> bool:
@@ -89,6 +102,7 @@ def ask(client: Any, description: Callable[[], FunctionCall], method: Callable[[
     made: list[Any] = []
     deliveries = deliveries_of(client)
     came: list[tuple[str, Any]] = []
+    own: list[tuple[str, Any]] = []
 
     def live() -> dict[str, Any]:
         before, deliveries.came = deliveries.came, came
@@ -105,6 +119,9 @@ def ask(client: Any, description: Callable[[], FunctionCall], method: Callable[[
             told[_RESULT] = guard.guarded("a result of kombu", pack_result, channel, made[0])
         if _is_connected(client):
             told[_CONNECTED] = True
+        if deliveries.hand_on is not None:
+            own[:] = [each for each in came if find_taker(make_source(client, each[0])) is not None]
+            came[:] = [each for each in came if each not in own]
         if came:
             packed = guard.guarded("messages of kombu", lambda: [[q, _pack_raw(deliveries, q, raw)] for q, raw in came])
             told[_DELIVERED] = packed or []
@@ -119,6 +136,9 @@ def ask(client: Any, description: Callable[[], FunctionCall], method: Callable[[
         raise
     if made:
         _hand_over(deliveries, came)
+        deliveries.waiting += own
+        if own and deliveries.hand_on is not None and not deliveries.is_at_work:
+            deliveries.hand_on()
         return made[0]
     if told.get(_CONNECTED):
         _count_as_connected(client)

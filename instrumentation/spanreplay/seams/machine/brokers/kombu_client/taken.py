@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from spanreplay.model.call import Effect
-from spanreplay.runtime.calls.taking import Source, Taker, Taking, find_taker, leave
+from spanreplay.runtime.calls.taking import Taker, Taking, find_taker, leave
 from spanreplay.runtime.context_variables import holding
 from spanreplay.runtime.patches import Patches
 from spanreplay.seams.machine.brokers.carried_out import carrying_out
@@ -20,6 +20,7 @@ from spanreplay.seams.machine.brokers.kombu_client.channels import (
     deliveries_of,
     describe,
     is_inside,
+    make_source,
 )
 from spanreplay.seams.machine.brokers.kombu_client.values import make_message, pack_message
 
@@ -28,13 +29,9 @@ __all__ = ["drain", "install_simple", "is_taken"]
 _TIMEOUT: Final = "timeout"
 
 
-def _source_of(client: Any, queue: str) -> Source:
-    return Source(f"kombu {queue}", id(client))
-
-
 def is_taken(client: Any) -> bool:
     """Whether a message that comes to one of a connection's consumers now is a run of its own."""
-    return any(find_taker(_source_of(client, queue)) is not None for queue in deliveries_of(client).consumers)
+    return any(find_taker(make_source(client, queue)) is not None for queue in deliveries_of(client).consumers)
 
 
 def drain(client: Any, wait: Callable[[], Any], arguments: Mapping[str, Any]) -> Any:
@@ -42,6 +39,10 @@ def drain(client: Any, wait: Callable[[], Any], arguments: Mapping[str, Any]) ->
     deliveries = deliveries_of(client)
     if isinstance(client._connection, NoConnection):
         return _await_recorded(client, deliveries, is_patient=arguments.get(_TIMEOUT) is None)
+    deliveries.hand_on = lambda: _hand_on(client, deliveries)
+    if deliveries.waiting:
+        _hand_on(client, deliveries)
+        return None
     came: list[tuple[str, Any]] = []
     before, deliveries.came = deliveries.came, came
     try:
@@ -49,7 +50,14 @@ def drain(client: Any, wait: Callable[[], Any], arguments: Mapping[str, Any]) ->
             return wait()
     finally:
         deliveries.came = before
-        for queue, raw in came:
+        deliveries.waiting += came
+        _hand_on(client, deliveries)
+
+
+def _hand_on(client: Any, deliveries: Deliveries) -> None:
+    while deliveries.waiting and not deliveries.is_at_work:
+        queue, raw = deliveries.waiting.pop(0)
+        if queue in deliveries.consumers:
             callback, channel = deliveries.consumers[queue]
             _deliver(client, queue, channel, callback, raw)
 
@@ -66,7 +74,7 @@ def _await_recorded(client: Any, deliveries: Deliveries, *, is_patient: bool) ->
 def _deliver(client: Any, queue: str, channel: Any, callback: Callable[[Any], Any], raw: Any) -> bool:
     """Give a consumer a message, or the recorded one; return whether there was one."""
     message = None if raw is None else channel.message_to_python(raw)
-    taker = find_taker(_source_of(client, queue))
+    taker = find_taker(make_source(client, queue))
     if taker is None:
         if raw is not None:
             callback(raw)
@@ -76,11 +84,15 @@ def _deliver(client: Any, queue: str, channel: Any, callback: Callable[[Any], An
     )
     if found is None:
         return False
+    deliveries = deliveries_of(client)
+    deliveries.is_at_work = True
     try:
         callback(raw if found is message else found)
     except BaseException as exc:
         leave(client, exc)
         raise
+    finally:
+        deliveries.is_at_work = False
     leave(client)
     return True
 
@@ -96,7 +108,7 @@ def _take(
 ) -> Any:
     return taker.take(
         Taking(
-            _source_of(client, queue),
+            make_source(client, queue),
             lambda: describe(name, Effect.READ, {"queue": queue}),
             pack_message,
             build,
@@ -119,7 +131,7 @@ def _client_of(simple: Any) -> Any:
 
 def _get(wrapped: Any, simple: Any, args: Any, kwargs: Any) -> Any:
     client, queue = _client_of(simple), str(simple.queue.name)
-    taker = find_taker(_source_of(client, queue)) if asks_now() else None
+    taker = find_taker(make_source(client, queue)) if asks_now() else None
     if taker is None:
         return wrapped(*args, **kwargs)
     given = {**dict(zip(("block", _TIMEOUT), args, strict=False)), **kwargs}
