@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import httpx
 import pytest
@@ -398,7 +398,7 @@ def test_p4_units_of_a_suite_begin_behind_their_earlier_units(provider: Provider
     """
     units = _record(place, "calls")
     provider.stop()
-    alone = replay_suite(place, *COMMAND, options=["--process", units[0].run_id])
+    alone = replay_suite(place, *COMMAND, options=["--process", units[0].run_id, "--warm", "0"])
     assert alone.report["counts"] == {"identical": 1, "diverged": 3}, alone.stderr
     warm = replay_suite(place, *COMMAND, options=["--process", units[0].run_id, "--warm", "all", "--jobs", "2"])
     assert (warm.status, warm.report["counts"]) == (0, {"identical": 4}), warm.stderr
@@ -419,3 +419,29 @@ def test_p4_units_of_a_suite_begin_behind_their_earlier_units(provider: Provider
     shutil.rmtree(place.path / ".spanreplay" / "spool")
     files = replay_suite(place, *COMMAND, options=[*named, "--warm", "3"])
     assert (files.status, files.report["counts"]) == (0, {"identical": 4}), files.stderr
+
+
+def _needed(unit: dict[str, Any]) -> list[str]:
+    return [each["run_id"] for each in unit.get("warm_up", {}).get("units", ())]
+
+
+def test_p4_n12_a_suite_finds_the_earlier_units_that_its_units_need(provider: Provider, place: Workplace) -> None:
+    """By default: a client that the first request made, and answers that are kept; a changed response diverges."""
+    with serve(place) as server:
+        for text in ("one", "two", "one", "two", "three", "one"):
+            _post(server, "ask", session="", text=text)
+        _post(server, "login", name="ann")
+        server.stop()
+    provider.stop()
+    units = [unit.run_id for unit in server.units()]
+    found = replay_suite(place, *COMMAND, options=["--process", units[0]])
+    assert (found.status, found.report["counts"]) == (0, {"identical": 7}), found.stderr
+    whose = [_needed(unit) for unit in found.report["units"]]
+    client = [units[0]]
+    assert whose == [[], client, client, units[:3], client, client, client]
+    assert [unit.get("warm_up", {}).get("is_needed") for unit in found.report["units"][1:4]] == [True, None, None]
+    assert f"identical    {units[2]}  after 1 earlier unit" in found.stderr
+    place.write("app.py", APP.replace('{"token": token,', '{"token": token, "more": 1,'))
+    changed = replay_suite(place, *COMMAND, options=["--process", units[0]])
+    assert changed.words() == {**dict.fromkeys(units, "identical"), units[6]: "diverged"}, changed.stderr
+    assert changed.causes(units[6]) == [("changed_call", "http:response")]

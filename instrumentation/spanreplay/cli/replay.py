@@ -28,6 +28,7 @@ from spanreplay.cli.agent.launch import (
 from spanreplay.cli.agent.settle import settle
 from spanreplay.cli.reports import check_files, write_files, write_github
 from spanreplay.cli.runs import earlier, runs, shared_work
+from spanreplay.cli.runs.needed import find_needed, is_better
 from spanreplay.cli.runs.prices import max_cost_option, price_option
 from spanreplay.cli.terminal import open_console, say
 from spanreplay.model import config
@@ -339,7 +340,7 @@ def replay_command(ctx: click.Context, /, *, source: str, command: tuple[str, ..
 
             ctx.exit(serve(serve_one, show))
         search = partial(judge, settings)
-        verdict = earlier.find_needed(found.earlier, search) if is_searching else search(found.earlier)
+        verdict = find_needed(found.earlier, search) if is_searching else search(found.earlier)
         if options["warm"] is None and _may_need_state(verdict, found.recording, plan):
             search = partial(_judge, agent, found, folder, STDERR, settings)
             verdict = _judge_after_earlier(source, folder, verdict, search)
@@ -357,21 +358,21 @@ def _may_need_state(verdict: Verdict, recording: Recording, plan: Plan) -> bool:
 def _judge_after_earlier(
     source: str, folder: Path, alone: Verdict, judge: Callable[[Sequence[str]], Verdict]
 ) -> Verdict:
-    """The verdict after the earlier units that a unit needs; `alone`, if these are not here or are not enough."""
+    """The verdict after the earlier units that a unit needs; `alone`, if these are not here or change nothing."""
     try:
         units = open_source(source, folder, earlier.AUTO).earlier
     except (SpanreplayError, OSError):
         return alone
     say("its code is unchanged, and it diverged: does it need what earlier units left in memory? (--warm 0: don't ask)")
     try:
-        after = earlier.find_needed(units, judge, alone)
+        after = find_needed(units, judge, alone)
     except SpanreplayError as exc:
         say(f"that can't be told: {exc}")
         return alone
     except click.exceptions.Exit:  # interrupted
         print_verdict(alone)
         raise
-    return after if after["verdict"] == "identical" else alone
+    return after if is_better(after, alone) else alone
 
 
 def _open_port(port: int, recording: Recording) -> Callable[..., int]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any, Final
 
 import click
@@ -18,12 +19,13 @@ from spanreplay.cli.one_start import Terms, replay_units
 from spanreplay.cli.replay import STDERR, report_verdict, work_folder
 from spanreplay.cli.reports import check_files
 from spanreplay.cli.runs import earlier, runs
+from spanreplay.cli.runs.lacking import judge_lacking
 from spanreplay.cli.runs.shared_work import explain_file, explain_in_catalog
 from spanreplay.cli.runs.times import time_option
 from spanreplay.cli.runs.units import Selection, Unit, check_one_application, group_by_process, select
 from spanreplay.cli.terminal import counting, echo, say
 from spanreplay.model import config
-from spanreplay.model.errors import ConfigError, SourceError
+from spanreplay.model.errors import ConfigError, SourceError, SpanreplayError
 from spanreplay.recording.catalog import Catalog, RunQuery
 from spanreplay.recording.whole_file import write_atomically
 from spanreplay.report import suite as report
@@ -70,9 +72,11 @@ _CORES: Final = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity")
 @click.option(
     "--warm",
     type=earlier.count_option,
-    metavar="N|all",
-    default="0",
-    help="First replay the last N earlier units of each unit's process, or all, for the state that they leave behind.",
+    metavar="N|all|auto",
+    default="auto",
+    show_default=True,
+    help="First replay the last N earlier units of each unit's process, or all, for the state that they leave behind; "
+    "auto replays each unit alone, and those that diverge again after the units that they need.",
 )
 @click.option("--json", "json_file", metavar="FILE", help="Write all verdicts as JSON; - is standard output.")
 @click.option("--junit", "junit_file", metavar="FILE", help="Write them as JUnit XML.")
@@ -89,16 +93,14 @@ def suite_command(ctx: click.Context, /, *, command: tuple[str, ...], **options:
     spanreplay suite --app app:app --user ann --jobs 4 --junit units.xml -- gunicorn app:app
     spanreplay suite --run 0192f3a4b5c67 --run 0192f3a4b5d01 -- python -m uvicorn app:app
 
-    Units of several processes need one start for each process. A unit that needs state from earlier units diverges
-    unless --warm replays them before it.
+    Units of several processes need one start for each process. A unit that diverges is replayed again after earlier
+    units of its process, whose state it may need; --warm 0 judges each unit alone.
 
     Exit status: 0 all identical, else that of the worst unit: 1 error, 5 tampered, 3 diverged, 4 incomplete; 2 is wrong
     usage.
     """
     files = {name: options[f"{name}_file"] for name in ("json", "junit")}
     check_files(files)
-    if options["warm"] == earlier.AUTO:
-        raise click.UsageError("--warm auto works for one unit only: `spanreplay replay RUN --warm auto`.")
     agent = find_agent(command)
     check_not_isolated(agent)
     aside = STDERR if "-" in files.values() else None
@@ -109,11 +111,9 @@ def suite_command(ctx: click.Context, /, *, command: tuple[str, ...], **options:
     with runs.open_catalog() as catalog:
         units = _select(catalog, options)
         for process, group in group_by_process(units).items():
-            with work_folder() as folder, counting("replaying", len(group)) as told:
-                sources = _write_files(catalog, process, group, folder)
-                warm = _write_earlier(catalog, group, options["warm"], folder) if options["warm"] else {}
-                started = as_kernel(agent, group[0].root.env)
-                found, count = replay_units(sources, replace(terms, agent=started, earlier=warm), folder, told)
+            own = replace(terms, agent=as_kernel(agent, group[0].root.env))
+            with work_folder() as folder:
+                found, count = _replay_process(catalog, process, group, own, options["warm"], folder)
                 found = _explain(catalog, found, group)
             starts += count
             for verdict in found:
@@ -176,15 +176,43 @@ def _explain(catalog: Catalog, verdicts: Sequence[Verdict], units: Sequence[Unit
     return found
 
 
-def _write_earlier(catalog: Catalog, units: Sequence[Unit], count: int, folder: Path) -> dict[str, tuple[str, ...]]:
-    """Write the earlier units of each unit's process beside it; return run id → run ids of those found here."""
-    found = {unit.run_id: earlier.find_beside_quietly(unit, count) for unit in units if unit.file}
-    found |= earlier.find_for_each([unit for unit in units if not unit.file], catalog, count)
-    ours = {each for unit in units if not unit.file for each in found[unit.run_id]}
+def _replay_process(
+    catalog: Catalog, process: str, units: Sequence[Unit], terms: Terms, warm: int, folder: Path
+) -> tuple[list[Verdict], int]:
+    """Replay the units of one process; return the verdicts, and how many times the application was started."""
+    with counting("replaying", len(units)) as told:
+        sources = _write_files(catalog, process, units, folder)
+        is_auto = warm == earlier.AUTO
+        before = earlier.find_for_each(units, catalog, config.WARM_UP_UNITS_MAX if is_auto else warm) if warm else {}
+        first = {} if is_auto else {run: tuple(each.run_id for each in roots) for run, roots in before.items()}
+        _write_earlier(catalog, units, first, folder)
+        verdicts, starts = replay_units(sources, replace(terms, earlier=first), folder, told)
+    if not is_auto:
+        return verdicts, starts
+
+    def judge(tries: Mapping[str, Sequence[str]]) -> dict[str, Verdict]:
+        nonlocal starts
+        _write_earlier(catalog, units, tries, folder)
+        tried = [each for each in sources if each[0].run_id in tries]
+        place = Path(mkdtemp(dir=folder))
+        with counting("replaying after earlier units", len(tried)) as told:
+            found, count = replay_units(tried, replace(terms, earlier=tries), place, told)
+        starts += count
+        return dict(zip((unit.run_id for unit, _ in tried), found, strict=True))
+
+    try:
+        return judge_lacking(units, verdicts, before, judge), starts
+    except SpanreplayError as exc:  # an earlier unit that can't be read costs no verdict
+        say(f"that can't be told: {exc}")
+        return verdicts, starts
+
+
+def _write_earlier(catalog: Catalog, units: Sequence[Unit], before: Mapping[str, Sequence[str]], folder: Path) -> None:
+    """Write the earlier units of units in the catalog beside them; those of a unit in a file are beside it already."""
+    ours = {each for unit in units if not unit.file for each in before.get(unit.run_id, ())}
     wanted = [each for each in sorted(ours) if not (folder / f"{each}.replay").exists()]
     for run_id, content in zip(wanted, _iter_exports(catalog, wanted), strict=True):
         (folder / f"{run_id}.replay").write_bytes(content)
-    return found
 
 
 def _iter_exports(catalog: Catalog, run_ids: Sequence[str]) -> Iterator[bytes]:

@@ -63,6 +63,8 @@ def describe(verdict: Verdict) -> str:
         why = str(verdict.get("error", ""))
     elif verdict["verdict"] != "identical":
         why = str(next(iter(verdict["reasons"]), ""))
+    elif verdict.get("warm_up"):
+        why = f"after {plural(len(verdict['warm_up']['units']), 'earlier unit')}"
     return "  ".join(filter(None, (verdict["verdict"].ljust(_WIDTH), verdict.get("run_id", ""), why))).rstrip()
 
 

@@ -14,7 +14,7 @@ from spanreplay.cli.runs import runs
 from spanreplay.cli.runs.units import Unit
 from spanreplay.cli.terminal import say
 from spanreplay.model import config
-from spanreplay.model.call import Recording
+from spanreplay.model.call import Recording, RootRecord
 from spanreplay.model.errors import ConfigError, RunNotFound, SourceError, SpanreplayError
 from spanreplay.recording.catalog import RUNS_MAX, Catalog, RunQuery
 from spanreplay.report.shape import Divergence, Verdict
@@ -24,7 +24,6 @@ __all__ = [
     "count_option",
     "export",
     "find_beside",
-    "find_beside_quietly",
     "find_for_each",
     "find_in_catalog",
     "name_command",
@@ -55,19 +54,22 @@ def find_in_catalog(catalog: Catalog, unit: Recording, count: int) -> tuple[str,
         return ()
     start = find_unit(unit.root.env)
     members = () if start is None else _find_members(catalog, start.process, unit.root.start_ns)
-    return _take([each for each in members if is_before(each, unit)], unit, count)
+    return tuple(each.run_id for each in _take([each for each in members if is_before(each, unit)], unit, count))
 
 
-def find_for_each(units: Sequence[Unit], catalog: Catalog, count: int) -> dict[str, tuple[str, ...]]:
-    """For units of one process: run id → run ids of the last `count` units before it that are in the catalog."""
-    if not units:
-        return {}
-    members = _find_members(catalog, units[0].process, max(unit.root.start_ns for unit in units))
-    found = {}
-    for unit in units:
-        ours = Recording(unit.root, ())
-        before = sorted((each for each in members if is_before(each, ours)), key=count_before)
-        found[unit.run_id] = tuple(each.run_id for each in before[-count:])
+def find_for_each(units: Sequence[Unit], catalog: Catalog, count: int) -> dict[str, tuple[RootRecord, ...]]:
+    """For units of one process: run id → the last `count` units before it that are in the catalog, or beside its file.
+
+    `count` is at least 1. A unit before which nothing came, or nothing of which is here, has none.
+    """
+    found = {unit.run_id: _find_beside_quietly(unit, count) for unit in units if unit.file}
+    here = [unit for unit in units if not unit.file]
+    if here:
+        members = _find_members(catalog, here[0].process, max(unit.root.start_ns for unit in here))
+        for unit in here:
+            ours = Recording(unit.root, ())
+            before = sorted((each for each in members if is_before(each, ours)), key=count_before)
+            found[unit.run_id] = tuple(each.root for each in before[-count:])
     return found
 
 
@@ -78,20 +80,28 @@ def _find_members(catalog: Catalog, process: str, until_ns: int) -> list[Recordi
     return [Recording(summary.root, ()) for summary in catalog.search(query)]
 
 
-def find_beside_quietly(unit: Unit, count: int) -> tuple[str, ...]:
-    """`find_beside` for a unit in a file; empty if nothing came before it, or none of it is there."""
+def _find_beside_quietly(unit: Unit, count: int) -> tuple[RootRecord, ...]:
+    """The units beside a unit's file; empty if nothing came before it, or none of it is there."""
+    ours = Recording(unit.root, ())
     with suppress(SpanreplayError):
-        return find_beside(Path(unit.file), Recording(unit.root, ()), count)
+        return tuple(each.root for each in _take(_list_beside(Path(unit.file), ours), ours, count))
     return ()
 
 
 def find_beside(path: Path, unit: Recording, count: int) -> tuple[str, ...]:
     """Like `find_in_catalog`, for the `.replay` files beside the unit's own. Raises: ConfigError, RunNotFound."""
+    if not _has_earlier(unit):
+        return ()
+    return tuple(each.run_id for each in _take(_list_beside(path, unit), unit, count))
+
+
+def _list_beside(path: Path, unit: Recording) -> list[Recording]:
+    """The earlier units of a unit's process whose files are beside its own, without their calls."""
     from spanreplay.recording.bundle import load_file
 
     start = find_unit(unit.root.env)
-    if not _has_earlier(unit) or start is None:
-        return ()
+    if start is None:
+        return []
     since, until = start.process[:_TIME], unit.run_id[:_TIME]
     names = [each for each in path.parent.glob("*.replay") if since <= each.stem[:_TIME] <= until]
     found = []
@@ -103,7 +113,7 @@ def find_beside(path: Path, unit: Recording, count: int) -> tuple[str, ...]:
             continue
         if recording.run_id == each.stem and is_before(recording, unit):
             found.append(Recording(recording.root, ()))
-    return _take(found, unit, count)
+    return found
 
 
 def _has_earlier(unit: Recording) -> bool:
@@ -115,7 +125,8 @@ def _has_earlier(unit: Recording) -> bool:
     return count_before(unit) > 0
 
 
-def _take(found: Iterable[Recording], unit: Recording, count: int) -> tuple[str, ...]:
+def _take(found: Iterable[Recording], unit: Recording, count: int) -> list[Recording]:
+    """The last `count` of these, in order. Raises: RunNotFound if there are none, although some came before."""
     ordered = sorted(found, key=count_before)
     if not ordered:
         before = count_before(unit)
@@ -123,7 +134,7 @@ def _take(found: Iterable[Recording], unit: Recording, count: int) -> tuple[str,
             f"none of the {before} earlier units of its process is here",
             hint="for a replay elsewhere, export them too: spanreplay export RUN",
         )
-    return tuple(each.run_id for each in (ordered if count == AUTO else ordered[-count:]))
+    return ordered if count == AUTO else ordered[-count:]
 
 
 def export(catalog: Catalog, run_ids: Sequence[str], folder: Path) -> tuple[str, ...]:
@@ -139,42 +150,6 @@ def export(catalog: Catalog, run_ids: Sequence[str], folder: Path) -> tuple[str,
         (folder / f"{run_id}.replay").write_bytes(content)
         written.append(run_id)
     return tuple(reversed(written))
-
-
-def find_needed(
-    run_ids: Sequence[str], judge: Callable[[Sequence[str]], Verdict], alone: Verdict | None = None
-) -> Verdict:
-    """The verdict after the fewest preceding units that make a unit identical, or after the oldest of these alone.
-
-    `alone`: the verdict after none, if it is known.
-
-    `judge` replays the unit after some units, each time in a new process, about log2(number of units) times. If all
-    units are not enough, returns the verdict after all of them; if none is needed, the verdict after none.
-    """
-
-    def look(units: Sequence[str]) -> Verdict:
-        verdict = judge(units)
-        say(f"after {len(units)} of {len(run_ids)} earlier units: {verdict['verdict']}")
-        return verdict
-
-    alone = alone or look(())
-    if alone["verdict"] not in {"diverged", "incomplete"} or not run_ids:
-        return alone
-    best = look(run_ids)
-    if best["verdict"] != "identical":
-        return best
-    too_few, enough = 0, len(run_ids)
-    while enough - too_few > 1:
-        middle = (too_few + enough) // 2
-        found = look(run_ids[-middle:])
-        if found["verdict"] == "identical":
-            best, enough = found, middle
-        else:
-            too_few = middle
-    if enough > 1:
-        found = look(run_ids[-enough : len(run_ids) - enough + 1])
-        best = found if found["verdict"] == "identical" else best
-    return {**best, "warm_up": {**best["warm_up"], "is_needed": True}}
 
 
 def name_command(verdict: Verdict, source: str, unit: Recording, argv: Sequence[str]) -> Verdict:
