@@ -54,7 +54,7 @@ def use_locks(numbers):
             tool(number)
 
 shared = threading.Lock()
-config.LANES_MAX = config.LANE_ENDS_MAX = config.LANES_READING_MAX = 50
+config.LANES_MAX = config.LANE_ENDS_MAX = 50
 works = {"calls": call, "threads": start_threads, "files": use_files, "locks": use_locks}
 work = {**works, "tasks": lambda numbers: asyncio.run(make_tasks(numbers))}[sys.argv[1]]
 blocks = []

@@ -200,6 +200,19 @@ def test_a_killed_run_replays_its_reads_up_to_the_last_call(workplace: Workplace
     assert replayed.verdict["verdict"] == "incomplete", replayed.stderr
 
 
+def test_s48_a_killed_run_has_what_other_threads_had_read(workplace: Workplace) -> None:
+    """A call is written with what every thread had read before it: it may pass on what another one has drawn."""
+    source = CALL + "import os, threading, time, uuid\ndrawn = []\n"
+    source += "drawing = threading.Thread(target=lambda: drawn.append((uuid.uuid4(), time.time())))\n"
+    source += "drawing.start()\ndrawing.join()\nprint(book(str(drawn)))\n"
+    source += "if not os.getenv('STAY'): os.kill(os.getpid(), 9)\n"
+    workplace.write("agent.py", source)
+    workplace.record("agent.py", status=-9)
+    replayed = workplace.replay("agent.py", STAY="1")
+    assert replayed.verdict["verdict"] == "incomplete", replayed.stderr
+    assert (replayed.verdict["divergences"], replayed.verdict["counts"]["exact"]) == ([], 1)
+
+
 MODELS = (
     CALL
     + """

@@ -21,6 +21,7 @@ from support.units import Server, await_true, path_of, serve_with
 from support.workers import output_of
 
 PYTHON: Final = ENVIRONMENTS["langgraph-server"]
+RELOADING: Final = ("-m", "langgraph_cli", "dev", "--no-browser", "--port")
 COMMAND: Final = ("-m", "langgraph_cli", "dev", "--no-reload", "--no-browser", "--port")
 AGENT: Final = '''
 from langchain_core.tools import tool
@@ -147,18 +148,21 @@ def test_p3_p4_each_run_of_a_langgraph_server_is_a_run_and_replays_alone(provide
 
 
 @pytest.mark.slow
-def test_p4_a_changed_graph_of_a_langgraph_server_is_named(provider: Provider, server: Server) -> None:
-    """A changed question of the agent is one cause, in a request and in a queued run."""
-    workplace = server.workplace
-    post(server, "/runs/wait", "hello")
-    post(server, "/runs", "hello again")
-    await_true(lambda: any(unit.root.app == "shop" and unit.root.manifest for unit in server.units()))
-    server.await_ends()
-    server.stop()
+def test_p4_a_changed_graph_of_a_langgraph_server_is_named(provider: Provider, workplace: Workplace) -> None:
+    """A changed question is one cause, in a request and in a queued run; with the reloader, as by default."""
+    port = free_port()
+    with serve_with(workplace, port, *RELOADING, str(port)) as server:
+        post(server, "/runs/wait", "hello")
+        post(server, "/runs", "hello again")
+        await_true(lambda: any(unit.root.app == "shop" and unit.root.manifest for unit in server.units()))
+        server.await_ends()
+        server.stop()
     provider.stop()
     units = server.units()
+    same = workplace.replay(*RELOADING, str(port), source=of_path(units, "/runs/wait").run_id)
+    assert same.verdict["verdict"] == "identical", same.stderr
     workplace.write("agent.py", AGENT.replace('state["messages"])]', '[("system", "be kind"), *state["messages"]])]'))
     (job,) = [unit for unit in units if unit.root.app == "shop"]
     for unit in (of_path(units, "/runs/wait"), job):
-        replayed = workplace.replay(*COMMAND, str(server.port), source=unit.run_id)
+        replayed = workplace.replay(*RELOADING, str(port), source=unit.run_id)
         assert replayed.causes()[:1] == [("changed_call", "llm:openai.chat.completions")], replayed.stderr

@@ -14,6 +14,7 @@ from spanreplay.recording.source import load_beside, load_newest, load_source
 from spanreplay.replayer.resolve.background import Background
 from spanreplay.replayer.resolve.directions import check_keys
 from spanreplay.replayer.resolve.extent import Extent
+from spanreplay.replayer.resolve.launch import Launch
 from spanreplay.replayer.resolve.plan import Plan, read_plan
 from spanreplay.replayer.resolve.session import Session
 from spanreplay.replayer.resolve.warm_up import WarmUp
@@ -68,7 +69,14 @@ def make_session(
     warm_up = WarmUp(session, warm.units, warm.clock, count_before(recording)) if earlier else None
     lost = started.is_start_lost
     background = Background(lambda: find_past(recording, lambda run_id: _load_process(source, run_id), warm.oldest))
-    extent = Extent(session, started.in_flight, is_start_lost=lost, warm_up=warm_up, background=background)
+    extent = Extent(
+        session,
+        started.in_flight,
+        is_start_lost=lost,
+        warm_up=warm_up,
+        background=background,
+        launch=Launch(started.launching, started.left),
+    )
     session.extent = extent if started.is_unit else None
     return session
 

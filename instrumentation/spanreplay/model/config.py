@@ -46,8 +46,6 @@ messages, and a service that never sees a text again doesn't remember more."""
 LANES_MAX: Final = 20_000
 """Lanes whose calls a manifest counts separately; calls of further lanes are counted together."""
 OTHER_LANES: Final = "other lanes"
-LANES_READING_MAX: Final = 500
-"""Lanes whose reads of clock and random sources wait for the lane's own next call; with more, any call takes all."""
 CALLS_MAX: Final = 1_000_000
 """Calls in one run; further calls are counted as dropped."""
 ROWS_MAX: Final = 10_000

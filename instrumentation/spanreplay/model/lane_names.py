@@ -14,6 +14,7 @@ __all__ = [
     "name_call",
     "name_lane",
     "name_number",
+    "process_of",
 ]
 
 UNIT_LANE: Final = "unit"
@@ -24,6 +25,7 @@ EARLIER_LANE: Final = "earlier#"
 OF_EARLIER: Final = -(1 << 40)
 """The number of every call of the units that a replay makes before the judged one."""
 _ROOT: Final = "main"
+_PROCESSES: Final = ("p:", "px:")
 _NUMBERED: Final = re.compile(r"(?P<kind>[a-z]+):(?P<name>.*?)(?:#(?P<number>\d+))?\Z", re.DOTALL)
 _GRAPH_NODE: Final = re.compile(r"lg:(?P<step>[^:]*):(?P<node>[^:]*)(?::.*)?\Z", re.DOTALL)
 _WORDS: Final = {
@@ -45,6 +47,13 @@ def is_earlier(path: str) -> bool:
 def is_within(path: str, above: str) -> bool:
     """Whether a lane is another one or lies below it."""
     return path == above or path.startswith(above + "/")
+
+
+def process_of(path: str) -> str:
+    """The root lane of the process that a lane belongs to: `main`, or that of a worker."""
+    parts = path.split("/")
+    last = max((at for at, part in enumerate(parts) if part.startswith(_PROCESSES)), default=0)
+    return "/".join(parts[: last + 1])
 
 
 def name_lane(path: str) -> str:

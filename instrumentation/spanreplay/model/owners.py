@@ -119,9 +119,11 @@ BOOKKEEPING: Final = (
     "crewai/telemetry/",
     "crewai_cli/",
     "crewai_core/",
+    "django/utils/autoreload",
     "haystack/telemetry/",
 )
-"""Parts of FRAMEWORKS that keep their own records, in files in the user's home; none of this reaches a prompt."""
+"""Parts of frameworks that keep their own records, in files in the user's home, or that watch the program's files and
+start it again; none of this reaches a prompt."""
 ASKED: Final = ("IPython/core/interactiveshell", "IPython/core/magic", "IPython/utils/", "gridfs/")
 """Parts of SERVERS and TRANSPORTS that only carry out their caller's wishes: magics of a cell and programs that it
 starts, files kept in MongoDB, with their time."""

@@ -78,6 +78,11 @@ class Lane:
                 numbers = known.setdefault(boundary, first)
         return next(numbers)  # atomic: threads can't interrupt it
 
+    def take_back(self, boundary: str, index: int) -> None:
+        """The next call of this boundary has this index: the call that had it doesn't count."""
+        if self._calls is not None:
+            self._calls[boundary] = itertools.count(index)
+
 
 _lane: contextvars.ContextVar[Lane | None] = contextvars.ContextVar("spanreplay_lane", default=None)
 _crossing: contextvars.ContextVar[Any] = contextvars.ContextVar("spanreplay_crossing", default=None)

@@ -148,18 +148,17 @@ class ReadLog:
             self._hole(f"lane {lane.path} read the clock and random sources more than {count} times between two calls")
 
     def flush(self, lane: Lane) -> str:
-        """The values that the lane has read since its last call."""
-        others = list(self._pending) if len(self._pending) >= config.LANES_READING_MAX else ()
-        if not (others or self._pending.get(lane)):
+        """The values read since the last call, in all lanes: another lane's may be what this call passes on."""
+        if not self._pending:
             return ""
-        lanes = [lane, *(each for each in others if each is not lane)]
-        text = dump(self._take(lanes))
+        lanes = [lane, *(each for each in list(self._pending) if each is not lane)]
+        segments = self._take(lanes)
         for each in lanes:
             if "/" in each.path:  # threads of unknown origin read in the root lane
                 left = self._pending.pop(each, None)
                 if left:
                     self._put_back(each, left)
-        return text
+        return dump(segments) if segments else ""
 
     def _put_back(self, lane: Lane, reads: list[tuple[Source, Any]]) -> None:
         with self._lock:

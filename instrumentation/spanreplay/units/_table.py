@@ -69,6 +69,14 @@ UNITS: Final[tuple[Seam, ...]] = (
         omits="a server in another than the main thread: it belongs to the run of the process",
     ),
     _http(
+        "django",
+        "django",
+        ("django.utils.autoreload",),
+        "spanreplay.units.servers._http_server",
+        "each HTTP request of `runserver` with its reloader as a run of its own",
+        versions=">=4",
+    ),
+    _http(
         "cheroot",
         "cheroot",
         ("cheroot.server",),

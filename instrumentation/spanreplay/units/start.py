@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from spanreplay.model.call import CallRecord, Kind, Recording, RootRecord
 from spanreplay.model.errors import DamagedRecording, SourceError, SpanreplayError
 from spanreplay.model.json_text import dump
-from spanreplay.model.lane_names import is_within
+from spanreplay.model.lane_names import is_within, process_of
 from spanreplay.model.levels import MEMBER
 from spanreplay.recording.seal.check import find_tampering
 from spanreplay.runtime.calls.function_calls import FunctionCall, begin_function_call, call_async, finish_sync
@@ -26,7 +26,7 @@ from spanreplay.runtime.order.worker_book import MEMBER as WORKERS
 from spanreplay.runtime.order.worker_book import merge
 from spanreplay.runtime.process.noted_effects import first_environs
 from spanreplay.runtime.process.used_variables import ENV_FILES, VARIABLES
-from spanreplay.runtime.reads import SOURCES
+from spanreplay.runtime.reads import SOURCES, left_of
 from spanreplay.seams.machine.reads_and_files import begin_files
 from spanreplay.units.stated import MAIN, MESSAGES, READS, UNIT, WORKER, Start, find_unit
 
@@ -141,6 +141,10 @@ class Started:
     """Lane, boundary and index of calls still in flight when the start ended: no unit has their end."""
     is_unit: bool = True
     is_start_lost: bool = False
+    launching: tuple[CallRecord, ...] = ()
+    """What the processes above the unit's own had called before it began: a replay is all of them in one."""
+    left: Sequence[Any] = ()
+    """Segments of reads of these processes that none of their calls carries."""
 
 
 def with_start(unit: Recording, load: Callable[[str], Recording]) -> Started:
@@ -167,7 +171,22 @@ def with_start(unit: Recording, load: Callable[[str], Recording]) -> Started:
     lost = "" if is_whole else f"{len(calls)} of {start.calls} calls of the start of its process are here"
     reads = [segment for call in calls if id(call) in in_flight for segment in _read_segments(call)]
     joined = _join(unit, numbered, start, order if isinstance(order, Mapping) else {}, lost, reads)
-    return Started(joined, find_tampering(unit) or find_tampering(process), frozenset(in_flight.values()))
+    tampering = find_tampering(unit) or find_tampering(process)
+    found = Started(joined, tampering, frozenset(in_flight.values()))
+    return found if start.root == MAIN else _with_launch(found, process, start)
+
+
+def _with_launch(found: Started, process: Recording, start: Start) -> Started:
+    """Add what the processes above a worker had done before its first call, and what they had read at any time."""
+
+    def is_above(lane: str) -> bool:
+        return start.root.startswith(process_of(lane) + "/")
+
+    began = min((c.seq for c in process.calls if is_within(c.lane, start.root)), default=start.clock)
+    above = tuple(call for call in process.calls if call.seq < began and is_above(call.lane))
+    later = [segment for call in process.calls if call.seq > began for segment in _read_segments(call)]
+    left = [segment for segment in (*later, *left_of(process.root.manifest)) if is_above(str(segment[0]))]
+    return replace(found, launching=above, left=left)
 
 
 def find_past(unit: Recording, load: Callable[[str], Recording], oldest: RootRecord | None = None) -> Past | None:

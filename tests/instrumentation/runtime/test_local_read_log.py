@@ -118,23 +118,21 @@ def test_every_source_is_in_the_table() -> None:
         assert SOURCES[name].boundary == f"random:{name}"
 
 
-def test_p8_lanes_that_make_no_more_calls_are_taken_along(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reads of many lanes after their last call go out with the next call of any lane, and none stay in memory."""
-    monkeypatch.setattr(config, "LANES_READING_MAX", 10)
+def test_p8_lanes_that_make_no_more_calls_are_taken_along() -> None:
+    """Reads of a lane after its last call go out with the next call of any lane, and none stay in memory."""
     log, main, texts, expected = make_log(), Lane("main"), [], {}
     for number in range(100):
         lane = main.child("t:work")
         expected[(lane.path, "time.time_ns")] = [number]
         log.read(lane, SOURCES["time.time_ns"], partial(_same, number))
         texts.append(log.flush(main))
-        assert len(log._pending) <= 10
+        assert len(log._pending) <= 1
     found = collect([text for text in texts if text], log.finish()["reads"].get("left", []))
     assert {key: list(values.values()) for key, values in found.items()} == expected
 
 
-def test_p8_reads_of_a_lane_that_is_taken_along_meanwhile_are_all_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_p8_reads_of_a_lane_that_is_taken_along_meanwhile_are_all_there() -> None:
     """A thread goes on reading in its lane while another lane's calls carry its reads away: none is lost."""
-    monkeypatch.setattr(config, "LANES_READING_MAX", 1)
     log, main, texts, count = make_log(), Lane("main"), [], 5000
     lanes = [main.child("th:work") for _ in range(3)]
 

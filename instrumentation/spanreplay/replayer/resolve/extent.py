@@ -13,6 +13,7 @@ from spanreplay.model.levels import level_of_recording
 from spanreplay.replayer.compare.findings import place
 from spanreplay.replayer.pooled_connections import open_instead, set_up, without_opened
 from spanreplay.replayer.resolve.background import Background
+from spanreplay.replayer.resolve.launch import Launch
 from spanreplay.runtime.calls.returning import RETURNED
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class Extent:
         is_start_lost: bool = False,
         warm_up: WarmUp | None = None,
         background: Background | None = None,
+        launch: Launch | None = None,
     ) -> None:
         """`in_flight`: lane, boundary and number of the calls in progress when the start was over."""
         self._session = session
@@ -53,6 +55,8 @@ class Extent:
             warm_up.on_enter = self._enter
         self.background = background or Background()
         """Answers the calls of background tasks while the unit runs."""
+        self.launch = launch or Launch()
+        """Answers what a program does before it starts the process that serves the unit."""
         self.has_started = False
         """Whether the start of the process is over."""
         self.of_start: dict[str, int] = {}
@@ -110,6 +114,8 @@ class Extent:
 
     def takes(self, crossing: Crossing) -> bool:
         """Whether a call lies beyond the unit and was answered. Raises: ReplayMiss if the process has no answer."""
+        if not self.has_started and self.launch.serve(self._session, crossing):
+            return True
         if not self.is_beyond(crossing):
             return self.has_started and is_within(crossing.lane.path, self.lane) and set_up(self._session, crossing)
         if self.is_outside(crossing.lane.path) and self.background.serve(self._session, crossing):

@@ -89,8 +89,9 @@ class ReadFeed:
             queue = self._queues.get(key)
             if queue is None:
                 queue = self._queues[key] = _Queue({})
-            written = _MISSING if self._is_past(lane, source) else queue.next()
-            beside = self._read_beside(lane, source) if written is _MISSING else ()
+            beside = self._read_launch(lane, source)
+            written = _MISSING if beside or self._is_past(lane, source) else queue.next()
+            beside = beside or (self._read_beside(lane, source) if written is _MISSING else ())
         if written is not _MISSING or beside:
             value = self._unpack(source, beside[0] if beside else written)
             if value is not _MISSING:
@@ -136,9 +137,16 @@ class ReadFeed:
         extent = self._session.extent
         return source.to_ns is not None and extent is not None and extent.is_beside(lane.path)
 
-    def _read_beside(self, lane: Lane, source: Source) -> tuple[Any, ...]:
-        """Return what a background task read in the run of its process; () if that has no more values."""
+    def _read_launch(self, lane: Lane, source: Source) -> tuple[Any, ...]:
+        """Return what the program read here before it started the process of the unit; mostly ()."""
         extent = self._session.extent
+        return () if extent is None or extent.has_started else extent.launch.read_behind(lane.path, source.name)
+
+    def _read_beside(self, lane: Lane, source: Source) -> tuple[Any, ...]:
+        """Return what a background task, or the launch of the process, read there; () if that has no more values."""
+        extent = self._session.extent
+        if extent is not None and not extent.has_started:
+            return extent.launch.read(lane.path, source.name)
         if extent is None or not extent.is_beside(lane.path):
             return ()
         return extent.background.read(self._session, lane.path, source)

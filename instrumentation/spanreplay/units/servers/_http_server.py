@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.units.play import is_replay, is_replay_of_unit, play_wsgi
 from spanreplay.units.wsgi import WsgiUnits, is_wsgi, name_app
@@ -16,10 +16,15 @@ from spanreplay.units.wsgi import WsgiUnits, is_wsgi, name_app
 if TYPE_CHECKING:
     from spanreplay.runtime.patches import Patches
 
+_DJANGOS: Final = "django.utils.autoreload"
+_RELOADERS: Final = (_DJANGOS, "werkzeug._reloader")
+_RELOADED: Final = ("RUN_MAIN", "WERKZEUG_RUN_MAIN")
+"""Variables that the reloaders of Django and werkzeug set for the process that serves."""
+
 
 def install(module: Any, patches: Patches) -> None:
-    """Patch the server of one module, or werkzeug's reloader."""
-    if module.__name__ == "werkzeug._reloader":
+    """Patch the server of one module, or a reloader."""
+    if module.__name__ in _RELOADERS:
         patches.wrap(module, "run_with_reloader", _reload)
         return
     if module.__name__ == "werkzeug.serving":
@@ -34,7 +39,8 @@ def _reload(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     """In a replay, serve in this process instead of one started by the reloader."""
     if not is_replay_of_unit():
         return wrapped(*args, **kwargs)
-    return (args[0] if args else kwargs["main_func"])()
+    serve: Any = args[0] if args else kwargs["main_func"]
+    return serve(*args[1:], **kwargs) if wrapped.__module__ == _DJANGOS else serve()
 
 
 def _make(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
@@ -58,7 +64,7 @@ def _activate(wrapped: Any, server: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _serve(wrapped: Any, server: Any, args: Any, kwargs: Any) -> Any:
-    is_reloaded = os.environ.get("WERKZEUG_RUN_MAIN") == "true"  # then the main thread watches files
+    is_reloaded = any(os.environ.get(name) == "true" for name in _RELOADED)  # then the main thread watches files
     if threading.current_thread() is not threading.main_thread() and not is_reloaded:
         return wrapped(*args, **kwargs)
     place = "app" if hasattr(server, "app") else "application"

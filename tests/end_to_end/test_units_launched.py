@@ -1,0 +1,63 @@
+"""Programs that do something before they start the process that serves: a reloader, or workers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import httpx
+import pytest
+
+from support.ports import free_port
+from support.provider import Provider
+from support.replaying import TIMEOUT_S
+from support.units import prepare, response_of, serve_with
+
+PROGRAM: Final = """
+import datetime, os, sys, uuid
+
+import openai, uvicorn
+from fastapi import FastAPI
+
+def ask(text):
+    asked = [{"role": "user", "content": text}]
+    with openai.OpenAI() as client:
+        return client.chat.completions.create(model="gpt-x", messages=asked).choices[0].message.content
+
+app = FastAPI()
+release, motto = uuid.uuid4().hex, ask("a motto")
+
+@app.get("/ask/{text}")
+def answer(text: str):
+    told = {"release": release, "motto": motto, "banner": os.environ["BANNER"]}
+    return {**told, "reply": ask(text), "id": uuid.uuid4().hex}
+
+if __name__ == "__main__":
+    os.environ["BANNER"] = ask(f"a banner for {datetime.datetime.now()}") + uuid.uuid4().hex
+    uvicorn.run("main:app", port=int(sys.argv[1]), HOW)
+"""
+HOW: Final = {"reloader": "reload=True", "workers": "workers=2"}
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_p4_p5_what_a_program_does_before_it_starts_its_server_replays(
+    how: str, provider: Provider, tmp_path: Path
+) -> None:
+    """Its calls and random values are in its own process; the replay, one process, gives them back in their place."""
+    place = prepare(tmp_path, provider, "")
+    source = PROGRAM.replace("HOW", HOW[how])
+    place.write("main.py", source)
+    port = free_port()
+    with serve_with(place, port, "main.py", str(port)) as server:
+        answer = httpx.get(f"{server.url}/ask/one", timeout=TIMEOUT_S)
+        server.await_ends()
+        server.stop()
+    provider.stop()
+    (unit,) = server.units()
+    assert response_of(unit)["body"]["text"] == answer.text
+    replayed = place.replay("main.py", "1", source=unit.run_id)
+    assert replayed.verdict["verdict"] == "identical", replayed.stderr
+    place.write("main.py", source.replace("a banner for", "a slogan for"))
+    changed = place.replay("main.py", "1", source=unit.run_id)
+    assert changed.status == 3, changed.stderr
+    assert changed.causes()[0][1] == "llm:openai.chat.completions", changed.stderr
