@@ -15,6 +15,7 @@ import pytest
 from redis import Redis
 
 from spanreplay.model.call import Outcome, Recording
+from support.agents import ENVIRONMENTS
 from support.kafka_broker import a_broker, a_tansu
 from support.message_programs import (
     AMQP,
@@ -30,6 +31,7 @@ from support.message_programs import (
     REDIS,
     REDIS_HEAD,
     SQS,
+    SQS_ASYNC,
 )
 from support.nats_server import a_nats
 from support.provider import Provider
@@ -50,12 +52,19 @@ def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def insist_that_messages_are_runs(
-    setting: str, address: str, source: str, changed_call: str, provider: Provider, path: Path, name: str = ""
+    setting: str,
+    address: str,
+    source: str,
+    changed_call: str,
+    provider: Provider,
+    path: Path,
+    name: str = "",
+    python: Path | None = None,
 ) -> None:
     """Four messages are four runs, each with its own calls; they replay alone without the broker and the provider."""
     name = name or NAMES[setting]
     settings = {"SPANREPLAY_UNITS": "messages", "SPANREPLAY_USER_HEADER": "x-user-id"}
-    place = Workplace(path, {**provider.environ(), **settings})
+    place = Workplace(path, {**provider.environ(), **settings}, python)
     publish = place.write("publish.py", PUBLISHED.get(setting, ""))
     environ = {**place.environ, setting: address}
     subprocess.run([str(place.python), str(publish)], check=True, timeout=TIMEOUT_S, env=environ)
@@ -155,6 +164,18 @@ def test_p3_p4_each_message_of_sqs_is_a_run_without_a_line_in_the_program(provid
     with a_queue_service() as address:
         asked = f"http:POST {address.removeprefix('http://')}"
         insist_that_messages_are_runs("SQS", address, SQS, asked, provider, tmp_path)
+
+
+def test_p3_p4_each_message_of_sqs_with_asyncio_is_a_run_without_a_line_in_the_program(
+    provider: Provider, tmp_path: Path
+) -> None:
+    """The same with aiobotocore, which has an environment of its own: it needs an older botocore."""
+    python = ENVIRONMENTS["servers"]
+    if not python.exists():
+        pytest.skip(f"no {python}: tools/agents.sh builds it")
+    with a_queue_service() as address:
+        asked = f"http:POST {address.removeprefix('http://')}"
+        insist_that_messages_are_runs("SQS", address, SQS_ASYNC, asked, provider, tmp_path, python=python)
 
 
 ENDLESS: Final = """

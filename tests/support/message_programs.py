@@ -530,6 +530,28 @@ while left:
         left -= 1
 print("all done")
 """
+SQS_ASYNC: Final = """
+from aiobotocore.session import get_session
+keys = {"region_name": "eu-central-1", "aws_access_key_id": "k", "aws_secret_access_key": "s"}
+orders, answers = (f"{os.environ['SQS']}/1/{name}" for name in ("orders", "answers"))
+
+async def main():
+    left = 4
+    async with get_session().create_client("sqs", endpoint_url=os.environ["SQS"], **keys) as client:
+        while left:
+            found = await client.receive_message(QueueUrl=orders, WaitTimeSeconds=1, MaxNumberOfMessages=1)
+            for message in found.get("Messages", []):
+                order = json.loads(message["Body"])
+                reply = await asyncio.to_thread(ask, order["text"])
+                body = json.dumps([order["number"], reply, SEED, WARM, time.time()])
+                await client.send_message(QueueUrl=answers, MessageBody=body)
+                await client.delete_message(QueueUrl=orders, ReceiptHandle=message["ReceiptHandle"])
+                print("answered", order["number"])
+                left -= 1
+    print("all done")
+
+asyncio.run(main())
+"""
 PUBLISH_SQS: Final = """
 import boto3, json, os
 client = boto3.client(

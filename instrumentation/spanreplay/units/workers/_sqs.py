@@ -1,4 +1,4 @@
-"""Messages that a loop of the program's own receives from Amazon SQS with boto3.
+"""Messages that a loop of the program's own receives from Amazon SQS with boto3 or aiobotocore (aioboto3).
 
 Without `SPANREPLAY_UNITS=messages` receiving is an HTTP request like any other.
 """
@@ -16,7 +16,7 @@ from spanreplay.seams.machine.asked import asking_run
 if TYPE_CHECKING:
     from spanreplay.runtime.patches import Patches
 
-_CLIENTS: Final = frozenset({"boto3", "botocore"})
+_CLIENTS: Final = frozenset({"aioboto3", "aiobotocore", "boto3", "botocore"})
 _OPERATION: Final = "ReceiveMessage"
 _QUEUE, _MESSAGES = "QueueUrl", "Messages"
 _NOT_COMPARED: Final = frozenset({_QUEUE, "WaitTimeSeconds"})
@@ -24,8 +24,11 @@ _FOUND: Final = 200
 
 
 def install(module: Any, patches: Patches) -> None:
-    """Patch botocore's clients."""
-    patches.wrap(module.BaseClient, "_make_api_call", _call)
+    """Patch the clients of botocore or aiobotocore."""
+    if hasattr(module, "AioBaseClient"):
+        patches.wrap(module.AioBaseClient, "_make_api_call", _call_async)
+    else:
+        patches.wrap(module.BaseClient, "_make_api_call", _call)
 
 
 def _find_taking(client: Any, operation: str, parameters: Any) -> tuple[Taker, Taking] | None:
@@ -68,3 +71,15 @@ def _call(wrapped: Any, client: Any, args: Any, kwargs: Any) -> Any:
             return wrapped(*args, **kwargs)
 
     return found[0].take(found[1], live)
+
+
+def _call_async(wrapped: Any, client: Any, args: Any, kwargs: Any) -> Any:
+    found = _find_taking(client, *args) if len(args) == 2 else None
+    if found is None:
+        return wrapped(*args, **kwargs)
+
+    async def live() -> Any:
+        with plumbing():
+            return await wrapped(*args, **kwargs)
+
+    return found[0].take_async(found[1], live)
