@@ -110,6 +110,7 @@ def test_p3_p4_requests_of_a_reloading_server_are_runs_and_replay_alone(
     provider.stop()
     units = [unit for unit in server.units() if any(call.kind == "llm" for call in unit.calls)]
     assert [response_of(unit)["body"]["text"] for unit in units] == [first, second]
+    assert {unit.root.app for unit in units} == {"manage"}
     before, after = (unit.run_id for unit in units)
     replayed = place.replay(*RUNSERVER, "1", source=after)
     assert replayed.verdict["verdict"] == "identical", replayed.stderr

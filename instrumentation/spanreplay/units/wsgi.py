@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, Final
 
+from spanreplay.model import distributions as installed
 from spanreplay.model import guard
 from spanreplay.model.call import Outcome
 from spanreplay.runtime.lanes import inside_lane
@@ -45,7 +47,10 @@ def is_wsgi(app: object) -> bool:
 
 
 def name_app(app: object) -> str:
-    """Return a name for an application object: its own name, or the place of its definition."""
+    """Return a name for an application object: its own name, or the place of its definition in the agent's code.
+
+    '' for an object of a library (Django's handler): then the program's name says more.
+    """
     for _ in range(_WRAPPERS_MAX):
         stated = getattr(app, "import_name", "") or getattr(app, "name", "")
         if isinstance(stated, str) and stated:
@@ -55,7 +60,8 @@ def name_app(app: object) -> str:
             break
         app = inner
     named = app if inspect.isroutine(app) else type(app)
-    return f"{named.__module__}:{named.__qualname__}"
+    file = getattr(sys.modules.get(named.__module__), "__file__", "") or ""
+    return "" if installed.find_distribution(file) else f"{named.__module__}:{named.__qualname__}"
 
 
 class WsgiUnits:
