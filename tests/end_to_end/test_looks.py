@@ -273,3 +273,33 @@ def test_s50_too_many_names_are_a_hole(workplace: Workplace, data: Path) -> None
     replayed = workplace.replay(agent, str(data))
     assert replayed.status == 4
     assert f"more than {config.LISTED_NAMES_MAX} names" in replayed.stderr
+
+
+OWN = """
+import os, pathlib, sys
+root = pathlib.Path(sys.argv[1])
+(root / "made").mkdir()
+own = root / "made" / "own.txt"
+own.write_text("mine")
+
+def tell(found):
+    print(found.st_ino, found.st_dev, found.st_blocks, found.st_blksize, found.st_nlink, found.st_size)
+    print(found.st_mtime_ns, found.st_ctime_ns)
+
+with own.open() as opened:
+    tell(os.fstat(opened.fileno()))
+    print(os.path.samestat(own.stat(), os.fstat(opened.fileno())), os.stat(opened.fileno()).st_ino)
+tell(own.lstat())
+tell((root / "made").stat())
+own.write_text("mine again")
+print(own.stat().st_size, os.path.samefile(own, root / "made" / ".." / "made" / "own.txt"))
+"""
+
+
+def test_s50_n14_numbers_of_the_runs_own_files_are_the_recorded_ones(workplace: Workplace, data: Path) -> None:
+    """Files that the run made have their recorded inodes, devices and times: an index such as git's keeps them."""
+    agent = workplace.write("agent.py", OWN)
+    recorded = workplace.record(agent, str(data))
+    assert_identical(workplace.replay(agent, str(data)), recorded.stdout)
+    empty(data)
+    assert_identical(workplace.replay(agent, str(data)), recorded.stdout)

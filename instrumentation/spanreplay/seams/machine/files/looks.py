@@ -3,12 +3,14 @@
 As with `open` (`files.py`), code is not data: metadata of the code tree, the interpreter and its packages is read as it
 is. Every other metadata read is a call; in a replay its answer comes from the recording, even if the file does not
 exist. Files that the process itself has made, changed or removed are not inputs: the agent gets their present
-metadata, and only the times are the recorded ones.
+metadata, and only what the machine chooses is as recorded: times, and the numbers of the file and its device, which an
+index of files keeps.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -25,7 +27,7 @@ from spanreplay.runtime.process.dir_entries import Listed, LookedEntry, kind_of
 from spanreplay.runtime.process.outside_io import unwatched
 from spanreplay.runtime.reads import source
 from spanreplay.seams.machine.files.by_programs import is_by_program, note_missing
-from spanreplay.seams.machine.files.descriptors import resolve
+from spanreplay.seams.machine.files.descriptors import path_of, resolve
 
 if TYPE_CHECKING:
     from spanreplay.runtime.run import Run
@@ -37,7 +39,12 @@ _NUMBERS: Final = ("st_mode", "st_ino", "st_dev", "st_nlink", "st_uid", "st_gid"
 """A `stat_result`, as a tuple, begins with them; three times in whole seconds follow."""
 _TIMES: Final = ("st_atime", "st_mtime", "st_ctime")
 _OTHERS: Final = ("st_blksize", "st_blocks", "st_rdev")
-TIMES: Final = source("clock", "os.stat.times", is_loose=True)
+_CHOSEN: Final = (*(f"{name}_ns" for name in _TIMES), "st_ino", "st_dev", *_OTHERS[:2])
+"""What the machine chooses for a file; older recordings have only the times."""
+_CHOSEN_OF_FOLDER: Final = ("st_nlink", "st_size")
+"""What it chooses for a folder as well: both depend on everything else in it, and on the file system."""
+NUMBERS: Final = source("clock", "os.stat.times", is_loose=True)
+NUMBERS_OF_OPEN: Final = source("clock", "os.fstat.times", is_loose=True)
 _OF_HERE: Final = frozenset({"listdir", "scandir"})
 """They return a folder's names; without a path, those of the working directory."""
 
@@ -104,17 +111,22 @@ def _look(name: str, path: Any, find: Callable[[], dict[str, Any]], looker: int,
     return answer
 
 
-def _with_times(path: Any, found: os.stat_result) -> os.stat_result:
-    """Return a file's metadata, with the recorded times if the run itself has made or changed it."""
+def _as_recorded(path: Any, found: os.stat_result) -> os.stat_result:
+    """Return a file's metadata, with the recorded times and numbers if the run itself has made or changed the file."""
     run = run_that_sees()
-    if run is None or run.written is None or not isinstance(path, (str, bytes, os.PathLike)):
+    if run is None or run.written is None or not isinstance(path, (int, str, bytes, os.PathLike)):
         return found
+    is_open = isinstance(path, int)
     with unwatched():
-        if not run.written.touched.has(os.fsdecode(path)):
+        name = path_of(run, path) if isinstance(path, int) else os.fsdecode(path)
+        if not name or not run.written.touched.has(name):
             return found
     packed = pack_stat(found)
-    times = read(TIMES, lambda: [packed[f"{name}_ns"] for name in _TIMES])
-    return unpack_stat({**packed, **{f"{name}_ns": ns for name, ns in zip(_TIMES, times, strict=True)}})
+    chosen = (*_CHOSEN, *_CHOSEN_OF_FOLDER) if stat.S_ISDIR(found.st_mode) else _CHOSEN
+    numbers = read(NUMBERS_OF_OPEN if is_open else NUMBERS, lambda: [packed.get(each, 0) for each in chosen])
+    if len(numbers) != len(chosen):  # of a file, where there is a folder now
+        chosen = chosen[: len(_TIMES)]
+    return unpack_stat({**packed, **dict(zip(chosen, numbers, strict=False))})
 
 
 class Looks:
@@ -138,7 +150,12 @@ class Looks:
             return real(path, *args, **kwargs)
         shown = name if kwargs.get("follow_symlinks", True) else "lstat"
         answer = _look(shown, path, lambda: pack_stat(real(path, **kwargs)), looker)
-        return _with_times(path, real(path, **kwargs)) if answer is None else unpack_stat(answer)
+        return _as_recorded(path, real(path, **kwargs)) if answer is None else unpack_stat(answer)
+
+    def fstat(self, frame: FrameType, fd: Any) -> Any:
+        """Same as `os.fstat`."""
+        found = self.reals["fstat"](fd)
+        return found if who_looks(frame) == FOREIGN else _as_recorded(fd, found)
 
     def access(self, frame: FrameType, path: Any, *args: Any, **kwargs: Any) -> Any:
         """Same as `os.access`."""
@@ -205,8 +222,9 @@ def _replace(patches: Patches, name: str, handler: Callable[..., Any]) -> None:
     def call(patch: Patch, *args: Any, **kwargs: Any) -> Any:
         if looks_for_itself(_getframe(1)):
             return patch.__wrapped__(*args, **kwargs)
-        if not args and "path" in kwargs:
-            args = (kwargs.pop("path"),)
+        given = "fd" if name == "fstat" else "path"
+        if not args and given in kwargs:
+            args = (kwargs.pop(given),)
         if not args and name in _OF_HERE:
             args = (".",)
         return handler(_getframe(1), *args, **kwargs)
@@ -216,7 +234,8 @@ def _replace(patches: Patches, name: str, handler: Callable[..., Any]) -> None:
 
 def install(module: Any, patches: Patches) -> None:
     """Patch the functions of `os` that read file metadata."""
-    names = [name for name in ("stat", "lstat", "access", "readlink", "listdir", "scandir") if hasattr(module, name)]
+    looked = ("stat", "lstat", "fstat", "access", "readlink", "listdir", "scandir")
+    names = [name for name in looked if hasattr(module, name)]
     looks = Looks({name: getattr(module, name) for name in names})
     for name in names:
         _replace(patches, name, getattr(looks, name))
