@@ -303,3 +303,28 @@ def test_s50_n14_numbers_of_the_runs_own_files_are_the_recorded_ones(workplace: 
     assert_identical(workplace.replay(agent, str(data)), recorded.stdout)
     empty(data)
     assert_identical(workplace.replay(agent, str(data)), recorded.stdout)
+
+
+KEEPER = """
+import os
+
+def begin(root):
+    folder = os.path.join(root, "keeper")
+    if os.path.isdir(folder):
+        return "again"
+    os.makedirs(os.path.join(folder, "startup"))
+    return "first"
+"""
+
+
+def test_s50_a_folder_that_plumbing_made_is_missing_when_a_replay_begins(workplace: Workplace, data: Path) -> None:
+    """What code other than the agent's decides by a folder that it makes itself is decided as recorded."""
+    workplace.write("keeper.py", KEEPER)
+    agent = workplace.write(
+        "agent.py", "import keeper, os, sys\nprint(os.listdir(sys.argv[1]), keeper.begin(sys.argv[1]))\n"
+    )
+    recorded = workplace.record(agent, str(data), SPANREPLAY_PLUMBING="keeper")
+    assert "first" in recorded.stdout
+    assert (data / "keeper" / "startup").is_dir()
+    replayed = workplace.replay(agent, str(data), SPANREPLAY_PLUMBING="keeper")
+    assert_identical(replayed, recorded.stdout)

@@ -317,6 +317,8 @@ def _before(
     elif handler is _make:
         _begin_temporary(run, frame, names[0])
         if not os.path.lexists(names[0]):
+            if run.written.state is not None and not is_tempfile(frame) and not run.written.touched.has(names[0]):
+                run.written.state.note_absent(names[0])
             run.written.touched.add_directory(names[0])
     elif handler is not _change:
         for each in names:
