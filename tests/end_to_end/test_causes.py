@@ -170,6 +170,33 @@ def test_n8_changed_file_is_blamed_outside_git(workplace: Workplace) -> None:
     assert "cause shop.py has changed since the recording" in " ".join(replayed.stderr.split())
 
 
+LATE = """
+import sys
+import spanreplay
+
+ask = spanreplay.boundary("tool", name="ask", effect="read")(len)
+try:
+    ask(sys.argv[1])
+except BaseException:
+    import reporter
+    raise
+"""
+
+
+def test_n8_code_that_only_a_stopped_replay_loads_has_not_changed(workplace: Workplace) -> None:
+    """A module that the program imports because its replay was stopped, e.g. to report it, is no changed file."""
+    workplace.write("reporter.py", "")
+    agent = workplace.write("agent.py", LATE)
+    workplace.record(agent, "one")
+    replayed = workplace.replay(agent, "other")
+    assert replayed.causes() == [("changed_call", "tool:ask")]
+    assert replayed.verdict["code"]["changed_files"] == []
+    workplace.write("agent.py", LATE.replace("import sys", "import sys, reporter"))
+    replayed = workplace.replay(agent, "other")
+    assert replayed.verdict["code"]["changed_files"] == ["agent.py", "reporter.py"]
+    assert "agent.py, reporter.py have changed since the recording" in str(cause_of(replayed)["causes"])
+
+
 def test_n8_value_of_an_earlier_output_is_found(recorded: Workplace) -> None:
     """If the agent now takes another value from a recorded answer, the report names the call that gave it."""
     replayed = recorded.replay("agent.py", "English", CHANGE="choice")

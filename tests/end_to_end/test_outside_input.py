@@ -113,6 +113,24 @@ def test_p12_changed_code_is_no_fault_of_unrecorded_input(workplace: Workplace) 
     assert (replayed.status, replayed.causes()) == (3, [("changed_call", "tool:quote")])
 
 
+REPORTED: Final = """
+try:
+    print(quote(seen))
+except BaseException:
+    import reporter
+    raise
+"""
+
+
+def test_p12_code_that_reports_the_end_of_a_replay_is_no_change(workplace: Workplace) -> None:
+    """A module that is only imported because the replay was stopped leaves the unrecorded read as the cause."""
+    workplace.write("reporter.py", "")
+    agent = workplace.write("agent.py", CALL + INPUTS["what the kernel tells"] + REPORTED)
+    workplace.record(agent)
+    replayed = workplace.replay(agent)
+    assert (replayed.status, replayed.verdict["verdict"]) == (4, "incomplete"), replayed.stderr
+
+
 def test_p12_a_pipe_between_threads_is_no_input(workplace: Workplace) -> None:
     """A named pipe into which only the program itself writes leaves the run complete and its replay identical."""
     agent = workplace.write("agent.py", CALL + PIPE_OF_ITS_OWN + SECOND)

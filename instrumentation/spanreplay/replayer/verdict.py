@@ -225,7 +225,9 @@ def _code(session: Session, run: Run) -> dict[str, Any]:
     recorded, manifest = session.recording.root.env.get("git_sha", ""), session.recording.root.manifest
     if not run.environment or not (recorded or manifest.get("code")):
         return {}
-    changed = find_changed_files(manifest.get("code"), describe_code())
+    loaded = session.findings.loaded
+    early = None if loaded is None else describe_code(loaded)
+    changed = find_changed_files(manifest.get("code"), describe_code(), early)
     return {"code": {"recorded": recorded, "now": run.environment.get("git_sha", ""), "changed_files": changed}}
 
 

@@ -119,9 +119,10 @@ def _find(
     if not seen and changed:
         named = {f["file"] for f in frames}
         there = [name for name in changed if name in named or body in _functions_at(folder / name)]
-        names = ", ".join(sorted(changed, key=lambda name: name not in there)[:CAUSES_MAX])
+        names = sorted(changed, key=lambda name: name not in there)[:CAUSES_MAX]
         strength, ref = ("place", there[0]) if there else ("beside", changed[0])
-        yield {"kind": "code", "evidence": f"{names} has changed since the recording", "strength": strength, "ref": ref}
+        said = f"{', '.join(names)} {'have' if len(names) > 1 else 'has'} changed since the recording"
+        yield {"kind": "code", "evidence": said, "strength": strength, "ref": ref}
 
 
 def _body(divergence: Divergence) -> str:

@@ -5,14 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from spanreplay.runtime.process.environment import CODE_FILES_MAX
+
 _NAMES: Final = ("argv", "git_sha", "python", "implementation", "platform", "machine")
 
 
-def find_changed_files(recorded: Any, now: Mapping[str, str]) -> list[str]:
-    """Return the names of the agent's files that both runs loaded with different content, or only this one loaded."""
+def find_changed_files(recorded: Any, now: Mapping[str, str], early: Mapping[str, str] | None = None) -> list[str]:
+    """Return the names of the agent's files that both runs loaded with different content, or only this one loaded.
+
+    `early` are those that were loaded before anything differed: what a program loads after that, such as the modules
+    that report an error, isn't a change of its code. If not all files were recorded, a missing one says nothing.
+    """
     if not isinstance(recorded, Mapping) or not recorded:
         return []
-    return sorted(name for name, digest in now.items() if recorded.get(name) != digest)
+    new = {} if len(recorded) >= CODE_FILES_MAX else now if early is None else early
+    return sorted(name for name, digest in now.items() if recorded.get(name, "" if name in new else digest) != digest)
 
 
 def find_drift(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -65,6 +65,8 @@ class Findings:
         """Calls that differ → libraries with native code between the agent and them."""
         self.doubt = ""
         """An unrecorded read of the recorded run that may be the cause of everything; '' if something else may be."""
+        self.loaded: frozenset[str] | None = None
+        """The names of the modules that were loaded when something first differed; None if nothing has."""
         self.on_first: Callable[[], None] | None = None
         """Called before the first call diverges: it may know what happened before."""
         self._recording = recording
@@ -269,6 +271,8 @@ class Findings:
     def add(self, divergence: Divergence) -> None:
         """Keep a divergence; beyond DIVERGENCES_MAX they are only counted."""
         self.divergences_total += 1
+        if self.loaded is None:
+            self.loaded = frozenset(sys.modules)
         if len(self.divergences) < DIVERGENCES_MAX:
             self.divergences.append(divergence)
 

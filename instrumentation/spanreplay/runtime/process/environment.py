@@ -9,7 +9,7 @@ import re
 import shlex
 import sys
 import weakref
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -130,15 +130,18 @@ _looked_at: dict[str, tuple[object, str, str]] = {}
 """Name of a loaded module → its loader, its file, the file's hash; both '' if it is not the agent's."""
 
 
-def describe_code() -> dict[str, str]:
+def describe_code(among: Collection[str] | None = None) -> dict[str, str]:
     """The agent's own source files that are loaded: path → hash; at most CODE_FILES_MAX, large ones left out.
 
-    A file is read again only after its module has been loaded again: a test suite of a thousand runs reads it once.
+    `among` are the names of the modules to look at; None for all. A file is read again only after its module has been
+    loaded again: a test suite of a thousand runs reads it once.
     """
     global _looked_at
     files: dict[str, str] = {}
     looked_at: dict[str, tuple[object, str, str]] = {}
     for name, module in list(sys.modules.items()):
+        if among is not None and name not in among:
+            continue
         loaded_by = _loaded_by(module)
         known = _looked_at.get(name)
         if known is None or known[0] is not loaded_by:
@@ -150,7 +153,7 @@ def describe_code() -> dict[str, str]:
         _, path, found = known
         if found and len(files) < CODE_FILES_MAX:
             files[ids.shorten(path)] = found
-    _looked_at = looked_at
+    _looked_at = looked_at if among is None else {**_looked_at, **looked_at}
     return dict(sorted(files.items()))
 
 
