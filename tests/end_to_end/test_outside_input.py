@@ -264,3 +264,65 @@ def test_p12_what_a_library_with_native_code_chose_is_doubtful(
     replayed = workplace.replay(agent)
     assert replayed.verdict["verdict"] == expected, replayed.stderr
     assert any("native code of picker" in each for each in replayed.verdict["reasons"]) == is_native
+
+
+SHELL: Final = """
+import os, pty
+
+def run(command):
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execvp("sh", ["sh", "-c", command])
+    said = os.read(terminal, 100)
+    os.waitpid(child, 0)
+    return said
+"""
+WRAPPER: Final = """
+def wrap(function):
+    def call(*args):
+        return function(*args)
+    return call
+"""
+SENDER: Final = """
+import shellkit
+
+class Sender:
+    def send(self):
+        return shellkit.run("echo on")
+"""
+
+
+@pytest.mark.parametrize("tool", ["opentelemetry-instrumentation-work", "langfuse"])
+def test_p12_work_that_a_reporting_tool_wraps_is_not_its_own(
+    tool: str, workplace: Workplace, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A program that a library starts outside of every boundary is a hole also below an instrumentor's wrapper."""
+    site = tmp_path_factory.mktemp("lib") / "site-packages"
+    site.mkdir()
+    install(site, "shellkit", {"shellkit.py": SHELL})
+    install(site, tool, {"telling.py": WRAPPER})
+    workplace.environ["PYTHONPATH"] = str(site)
+    agent = workplace.write(
+        "agent.py", CALL + "import shellkit, telling\nprint(telling.wrap(shellkit.run)('date +%N | tee made'))\n"
+    )
+    workplace.record(agent)
+    reasons = workplace.recordings()[0].completeness().reasons
+    assert any("started a program outside of every boundary" in each for each in reasons), reasons
+    (workplace.path / "made").unlink()
+    replayed = workplace.replay(agent, source=workplace.recordings()[0].run_id)
+    assert (replayed.status, replayed.verdict["verdict"]) == (4, "incomplete"), replayed.stderr
+    assert not (workplace.path / "made").exists()
+
+
+def test_p12_what_a_reporting_tool_does_through_a_library_is_its_own(
+    workplace: Workplace, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A tool that starts a program through a library, e.g. git, leaves the run complete."""
+    site = tmp_path_factory.mktemp("lib") / "site-packages"
+    site.mkdir()
+    install(site, "shellkit", {"shellkit.py": SHELL})
+    install(site, "wandb", {"telling.py": SENDER})
+    workplace.environ["PYTHONPATH"] = str(site)
+    agent = workplace.write("agent.py", CALL + "import telling\ntelling.Sender().send()\n")
+    workplace.record(agent)
+    assert workplace.recordings()[0].completeness().is_complete

@@ -18,7 +18,7 @@ from spanreplay.model import ids, owners
 from spanreplay.model.here import PACKAGE
 from spanreplay.runtime.caller.caller import FRAMES_MAX, is_among
 
-__all__ = ["is_of_flags", "is_sent_by_tool", "is_tool_alone"]
+__all__ = ["is_of_flags", "is_others", "is_sent_by_tool", "is_tool_alone", "passes_on"]
 
 _SENDING: Final = frozenset({"POST", "PUT", "PATCH"})
 """Methods of reports. What some tools fetch reaches the agent: prompts, flags."""
@@ -27,6 +27,7 @@ _BEGIN: Final = frozenset({"_bootstrap_inner", "run", "_worker", "_run"})
 """Functions of these modules of the standard library that begin the work of a thread, a pool's thread, a task."""
 _SCHEDULES: Final = owners.compile_row("apscheduler schedule")
 """Distributions with which tools do something from time to time."""
+_INSTRUMENTORS: Final = owners.compile_row("openinference-instrumentation-* opentelemetry-instrumentation-*")
 _FILES_MAX: Final = 4096
 _LAYERS_MAX: Final = 8
 
@@ -97,6 +98,22 @@ def _find_tool_alone() -> _Code | None:
                 outermost.clear()
         frame = frame.f_back
     return None
+
+
+def is_others(filename: str) -> bool:
+    """Whether a code file is neither Python's nor ours nor a transport's nor a reporting tool's."""
+    return (_known.get(filename) or _classify(filename)) is _Code.OTHER
+
+
+def passes_on(frame: FrameType, inside: set[CodeType]) -> bool:
+    """Whether a tool's code here only calls a function of others; `inside` is others' code that it has led to.
+
+    That of an instrumentor never does anything else with others' code.
+    """
+    if is_among(frame.f_code.co_filename, (_INSTRUMENTORS,)):
+        return True
+    held = [code for each in frame.f_locals.values() if callable(each) for code in _iter_codes(each)]
+    return not inside.isdisjoint(held)
 
 
 def _wraps(frame: FrameType, codes: set[CodeType]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -13,6 +13,7 @@ from spanreplay.model import distributions as installed
 from spanreplay.model import ids, owners
 from spanreplay.model.here import PACKAGE
 from spanreplay.runtime.caller.caller import FRAMES_MAX, is_among
+from spanreplay.runtime.caller.reporting import is_others, passes_on
 
 _REPORTING: Final = ("agno/api/",)
 """Parts of distributions that report about the agent."""
@@ -76,12 +77,23 @@ def _reports(filename: str) -> bool:
 
 
 def is_telemetry_stack(frame: FrameType | None) -> bool:
-    """Whether code on this stack, up to the agent's, reports about the agent."""
+    """Whether code on this stack, up to the agent's, reports about the agent.
+
+    Code that only wraps other code's functions, e.g. those that threads run, does not report what these do; what it
+    imports works for it.
+    """
+    inside: set[CodeType] = set()
     for _ in range(FRAMES_MAX):
         if frame is None or ids.is_agent_file(frame.f_code.co_filename):
             return False
-        if _reports(frame.f_code.co_filename):
-            return True
+        name = frame.f_code.co_filename
+        if name.startswith("<frozen importlib"):
+            inside.clear()
+        elif _reports(name):
+            if not inside or not passes_on(frame, inside):
+                return True
+        elif is_others(name):
+            inside.add(frame.f_code)
         frame = frame.f_back
     return False
 
