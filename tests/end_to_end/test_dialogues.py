@@ -154,3 +154,40 @@ def test_p12_a_program_behind_a_fork_is_a_hole_and_no_divergence(source: str, wo
     replayed = workplace.replay(agent, source=workplace.recordings()[0].run_id)
     assert replayed.verdict["verdict"] == "incomplete", replayed.stderr
     assert "fork" in replayed.stderr
+
+
+CAUGHT: Final = """
+import os, pty, subprocess
+import spanreplay
+
+@spanreplay.boundary("tool", name="tell", effect="read")
+def tell(text):
+    return "told"
+
+def run():
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execvp("sh", ["sh", "-c", "date +%N"])
+    said = os.read(terminal, 100).decode()
+    os.waitpid(child, 0)
+    return said
+
+print(tell("first"))
+try:
+    text = run()
+except BaseException as error:
+    text = f"failed: {error!r}"
+print(tell(text))
+"""
+
+
+def test_p12_what_follows_from_a_denied_program_is_no_divergence(workplace: Workplace) -> None:
+    """An agent that catches the denial of a program and goes on with its error is incomplete at the fork."""
+    agent = workplace.write("agent.py", CAUGHT)
+    workplace.record(agent)
+    run_id = workplace.recordings()[0].run_id
+    replayed = workplace.replay(agent, source=run_id)
+    assert (replayed.status, replayed.verdict["verdict"]) == (4, "incomplete"), replayed.stderr
+    assert "fork" in replayed.stderr
+    workplace.write("agent.py", CAUGHT.replace('tell("first")', 'tell("second")'))
+    assert workplace.replay(agent, source=run_id).causes() == [("changed_call", "tool:tell")]

@@ -26,14 +26,15 @@ _EFFECTS: Final = frozenset({*_SOCKETS, "process", "native"})
 
 
 def has_ended_at_a_hole(session: Session) -> bool:
-    """Whether effects were denied, all of them holes of the recording, and nothing else differed until the end.
+    """Whether effects were denied, all of them holes of the recording, and nothing else differed but what followed.
 
     Also True if the recording lacks what a background task passed to the unit.
     """
     if session.extent is not None and session.extent.background.doubt:
         return True
     holes = [row for row in _list_rows(session, "leaks") if row.get("is_hole") and row.get("kind") in _EFFECTS]
-    found = [each for each in session.divergences if each.kind != _STALL]  # stalls wait for what ended there
+    # Stalls wait for what ended there; what is downstream is what a program has made of the denial, which it caught
+    found = [each for each in session.divergences if each.kind != _STALL and not each.is_downstream]
     if not holes or not (found or session.sockets_denied):
         return False
     if session.sockets_denied and not any(row.get("kind") in _SOCKETS for row in holes):
