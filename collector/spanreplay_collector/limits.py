@@ -28,8 +28,9 @@ RETRY_AFTER_S: Final = 2
 """Retry delay sent to a client while too much is in flight."""
 RETRY_AFTER_DISK_S: Final = 15
 """Retry delay sent to a client while the disk is full."""
-JSON_BYTES_MAX: Final = 8 * MIB
-"""OTLP/JSON is in memory five times while it is read: as bytes, text, values, message and protobuf."""
+JSON_BYTES_MAX: Final = 20 * MIB
+"""OTLP/JSON is in memory three times while it is read, and nine times if a large text holds one emoji: a Python string
+has four bytes for each character then."""
 JSON_ITEMS_MAX: Final = 300_000
 """Values in an OTLP/JSON request, estimated by counting brackets and commas, including those inside strings.
 

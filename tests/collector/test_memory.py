@@ -158,6 +158,24 @@ def test_r6_a_large_text_is_in_memory_once(tmp_path: Path, python: str, way: str
         assert read_peak(process.pid) - before < COST_MAX
 
 
+def test_r6_json_costs_a_stated_multiple_of_its_bytes(tmp_path: Path, python: str) -> None:
+    """In the worst case, one emoji in a large text, a request of the largest size costs eleven times its bytes."""
+    start, end = '{"resourceSpans":[{"scopeSpans":[{"spans":[{"traceId":"', '"}]}]}]}'
+    start += "a" * 32 + '","spanId":"' + "b" * 16 + '","name":"'
+    text = "x" * (limits.JSON_BYTES_MAX - len(start) - len(end) - 4) + "😀"
+    body = f"{start}{text}{end}".encode()
+    assert len(body) == limits.JSON_BYTES_MAX
+    with spawn(python, tmp_path) as (process, ports):
+        send("http", ports, make_payload(1))
+        before = read_peak(process.pid)
+        url = f"http://127.0.0.1:{ports['http']}/v1/traces"
+        headers = {"content-type": "application/json"}
+        answer = httpx.post(url, content=body, headers=headers, trust_env=False, timeout=120)
+        assert (answer.status_code, answer.json()) == (200, {})
+        cost = read_peak(process.pid) - before
+    assert cost < 11 * len(body)
+
+
 def make_span(number: int, text: bytes = b"") -> bytes:
     attributes = field(9, field(1, b"input.value") + field(2, field(1, text))) if text else b""
     return field(2, field(1, b"t" * 16) + field(2, number.to_bytes(8, "big")) + attributes)

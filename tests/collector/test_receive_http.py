@@ -122,6 +122,31 @@ def test_c5_http_five_megabytes_and_neighbours(running: RunningCollector, store:
         assert store.payloads()[-1] == body
 
 
+def test_c5_http_json_of_nearly_16_mib_and_neighbours(running: RunningCollector, store: SwitchStore) -> None:
+    """SDKs that send JSON (those of browsers and Node.js by default) get a large span and its batch through, too."""
+    spans = [{"traceId": "0a" * 16, "spanId": f"{number:016x}", "name": str(number)} for number in range(1, 6)]
+    spans[2]["name"] = "x" * (16 * MIB - 1) + "ü"
+    body = json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": spans}]}]}).encode()
+    assert post(running, body, JSON).status_code == 200
+    running.flush()
+    stored = ExportTraceServiceRequest.FromString(store.payloads()[0]).resource_spans[0].scope_spans[0].spans
+    assert [span.name for span in stored] == [span["name"] for span in spans]
+
+
+@pytest.mark.parametrize("before", ["/api/public/otel", "/otel", "/opentelemetry", "/agents/otel", "/a/b/c"])
+def test_c5_http_paths_that_sdks_put_before_otlps_own(
+    running: RunningCollector, store: SwitchStore, before: str
+) -> None:
+    """An SDK of another tool adds its server's path to the address; each signal is answered as at its usual place."""
+    body = make_payload(1)
+    assert post(running, body, PROTOBUF, before + "/v1/traces").status_code == 200
+    for signal in ("metrics", "logs"):
+        assert post(running, b"", PROTOBUF, f"{before}/v1/{signal}").status_code == 200
+    assert post(running, body, PROTOBUF, f"{before}/v1/traces/more").status_code == 404
+    running.flush()
+    assert store.payloads() == [body]
+
+
 def test_http_partial_success_counts_refused_spans(running: RunningCollector, store: SwitchStore) -> None:
     """Spans without valid ids are refused alone, and the sender is told their number."""
     request = ExportTraceServiceRequest.FromString(make_payload(1, spans=2))

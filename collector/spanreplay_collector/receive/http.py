@@ -7,6 +7,7 @@ import contextlib
 import io
 import json
 import logging
+import re
 import socket
 from collections.abc import Callable
 from typing import Any, Final
@@ -58,6 +59,8 @@ logger = logging.getLogger(__name__)
 PROTOBUF: Final = "application/x-protobuf"
 JSON: Final = "application/json"
 _TEXT: Final = "text/plain; charset=utf-8"
+_SIGNAL: Final = re.compile(r"(?:/.*)?/v1/(traces|metrics|logs)")
+"""The path of a signal. SDKs of other tools put their own path between the address and OTLP's: /api/public/otel."""
 _CHECKS: Final[dict[str, Callable[[bytes], CheckedRequest]]] = {PROTOBUF: check_protobuf, JSON: check_json}
 _SIZES_MAX: Final = {PROTOBUF: OTLP_MESSAGE_BYTES_MAX, JSON: limits.JSON_BYTES_MAX}
 DISCARDED: Final[dict[str, Callable[[], Any]]] = {
@@ -179,12 +182,12 @@ class HttpReceiver:
         if path == "/metrics":
             _require_method(scope, "GET")
             proto.response_str(200, [("content-type", METRICS_TYPE)], self._acceptor.metrics.render())
-        elif path == "/v1/traces":
+        elif asked := _SIGNAL.fullmatch(path):
             _require_method(scope, "POST")
-            await self._receive_traces(scope, proto, kind, tenant)
-        elif path in ("/v1/metrics", "/v1/logs"):
-            _require_method(scope, "POST")
-            await self._discard_signal(proto, kind, path.removeprefix("/v1/"))
+            if asked[1] == "traces":
+                await self._receive_traces(scope, proto, kind, tenant)
+            else:
+                await self._discard_signal(proto, kind, asked[1])
         else:
             raise _Refusal(404, NOT_FOUND, f"no {scope.path[:200]!r} here; traces go to POST /v1/traces")
 
