@@ -162,6 +162,43 @@ print(ask())
 )
 
 
+HALFWAY = """
+from opentelemetry.instrumentation.instrumentor import BaseInstrumentor
+from opentelemetry.instrumentation.utils import unwrap
+from opentelemetry.trace import get_tracer
+from wrapt import wrap_function_wrapper
+
+WRAPPED = ("openai.resources.chat.completions", "Completions.create")
+
+class Instrumentor(BaseInstrumentor):
+    def instrumentation_dependencies(self):
+        return ()
+
+    def _instrument(self, **options):
+        tracer = get_tracer("halfway", tracer_provider=options.get("tracer_provider"))
+
+        def ask(wrapped, instance, args, kwargs):
+            with tracer.start_as_current_span("asked"):
+                return wrapped(*args, **kwargs)
+
+        wrap_function_wrapper(*WRAPPED, ask)
+
+    def _uninstrument(self, **options):
+        UNDO
+"""
+"""An instrumentor whose own undoing takes nothing back: several published ones are like that."""
+ASKED_IF_NOT_YET = (
+    PROVIDER.replace("RATIO", "1.0")
+    + """
+trace.set_tracer_provider(provider)
+from halfway import Instrumentor
+if not Instrumentor().is_instrumented_by_opentelemetry:
+    Instrumentor().instrument()
+print(ask())
+"""
+)
+
+
 @pytest.fixture
 def provider() -> Iterator[Provider]:
     """A model that always answers the same question in the same way."""
@@ -298,6 +335,31 @@ def test_p9_instrumentor_that_the_program_asks_for_has_the_programs_provider(
     there = Workplace(workplace.path, {**workplace.environ, **without_instrumentors("openai")})
     assert there.record(agent).stdout == printed
     assert take(theirs) == plain
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("undo", ["unwrap(*WRAPPED)", "pass"])
+def test_p9_instrumentor_that_undoes_nothing_makes_each_span_once(
+    undo: str, workplace: Workplace, theirs: OtlpSink
+) -> None:
+    """What an unasked instrumentor has wrapped is taken back here before the program applies it again."""
+    installed = workplace.path / "site-packages"
+    about = installed / "halfway-1.0.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: halfway\nVersion: 1.0\n")
+    entry = "[opentelemetry_instrumentor]\nhalfway = halfway:Instrumentor\n"
+    (about / "entry_points.txt").write_text(entry)
+    (installed / "halfway.py").write_text(HALFWAY.replace("UNDO", undo))
+    environ = {**workplace.environ, **without_instrumentors("openai"), "PYTHONPATH": str(installed)}
+    there = Workplace(workplace.path, environ)
+    agent = there.write("agent.py", ASKED_IF_NOT_YET)
+    printed = run_plain(there, str(there.python), str(agent))
+    assert names_of(theirs.seen) == ["asked"]
+    plain = take(theirs)
+    recorded = run_plain(there, str(BIN / "spanreplay"), "record", "--", str(there.python), str(agent))
+    assert (recorded, take(theirs)) == (printed, plain)
+    assert there.replay(agent).verdict["verdict"] == "identical"
+    assert theirs.seen == []
 
 
 @pytest.mark.slow

@@ -13,7 +13,9 @@ import os
 import sys
 import warnings
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+
+import wrapt.patches
 
 from spanreplay.model import guard, ids
 from spanreplay.runtime.caller import caller
@@ -22,6 +24,29 @@ from spanreplay.runtime.patches import Patches
 _FRAMES_MAX: Final = 60
 _OWN: Final = "spanreplay"
 _OPENTELEMETRY: Final = "opentelemetry"
+_MISSING: Final = object()
+
+
+class _Wrapped(NamedTuple):
+    """An attribute that an instrumentor has replaced."""
+
+    owner: Any
+    name: str
+    before: Any
+    now: Any
+
+    def is_on_top(self) -> bool:
+        """Whether nobody else has replaced it since."""
+        return vars(self.owner).get(self.name, _MISSING) is self.now
+
+    def restore(self) -> None:
+        """Put back what was there, unless that has happened or somebody else has wrapped it since."""
+        if not self.is_on_top():
+            return
+        if self.before is _MISSING:
+            delattr(self.owner, self.name)
+        else:
+            setattr(self.owner, self.name, self.before)
 
 
 class Instrumentors:
@@ -30,16 +55,19 @@ class Instrumentors:
     def __init__(self) -> None:
         self._is_loading = True
         self._unasked: dict[type, Any] = {}
+        self._wrapped: dict[type, list[_Wrapped]] = {}
+        self._loaded_now: list[type] = []
         self._folders: tuple[str, ...] = ()
         self._loggers: frozenset[str] = frozenset()
 
     def install(self, patches: Patches) -> None:
-        """Observe instrumentations, log records and warnings."""
+        """Observe instrumentations, what they wrap, log records and warnings."""
         from opentelemetry.instrumentation import instrumentor
 
         self._patch_instrument(patches, vars(instrumentor)["BaseInstrumentor"])  # which it does not export
         self._patch_logs(patches)
         self._patch_warnings(patches)
+        self._patch_wrapping(patches)
 
     def loaded(self) -> None:
         """Note that every instrumentor is loaded; from now on the agent runs."""
@@ -53,6 +81,11 @@ class Instrumentors:
             if self._is_loading:
                 self._unasked[kind] = instrumentor
                 guard.guarded("instrumentors", self._describe)
+                self._loaded_now.append(kind)
+                try:
+                    return real(instrumentor, **kwargs)
+                finally:
+                    self._loaded_now.pop()
             elif kind in self._unasked:
                 # The provider and the options are the agent's from here on, not those that it was loaded with
                 guard.guarded("instrumentors", self._take_out, kind)
@@ -64,18 +97,34 @@ class Instrumentors:
         instrument.__qualname__, instrument.__doc__ = real.__qualname__, real.__doc__
         patches.replace(cls, real.__name__, instrument)
 
+    def _patch_wrapping(self, patches: Patches) -> None:
+        """Note what instrumentors wrap while they are loaded: their own undoing leaves out some or all of it."""
+        real = wrapt.patches.apply_patch
+
+        def apply_patch(parent: Any, attribute: str, replacement: Any) -> None:
+            before = getattr(parent, "__dict__", {}).get(attribute, _MISSING)
+            real(parent, attribute, replacement)
+            if self._loaded_now and getattr(parent, "__dict__", {}).get(attribute) is replacement:
+                found = self._wrapped.setdefault(self._loaded_now[-1], [])
+                found.append(_Wrapped(parent, attribute, before, replacement))
+
+        patches.replace(wrapt.patches, "apply_patch", apply_patch)
+
     def take_out_unasked(self) -> None:
-        """Undo every instrumentor that nobody asked for; no-op while they are loaded."""
+        """Undo every instrumentor that nobody asked for, the last first; no-op while they are loaded."""
         if not self._is_loading:
-            for kind in tuple(self._unasked):
+            for kind in reversed(tuple(self._unasked)):
                 guard.guarded("instrumentors", self._take_out, kind)
             guard.guarded("instrumentors", self._describe)
 
     def _take_out(self, kind: type) -> None:
-        instrumentor = self._unasked.pop(kind)
+        instrumentor, wrapped = self._unasked.pop(kind), self._wrapped.pop(kind, [])
         # An instrumentor that can't be taken out would, if applied twice, create every span twice
-        if getattr(instrumentor, "_is_instrumented_by_opentelemetry", False) and _can_undo(kind):
+        is_undone_here = bool(wrapped) and all(found.is_on_top() for found in wrapped)
+        if getattr(instrumentor, "_is_instrumented_by_opentelemetry", False) and (_can_undo(kind) or is_undone_here):
             instrumentor.uninstrument()
+        for found in reversed(wrapped):
+            found.restore()
 
     def _describe(self) -> None:
         """Find the folders of the unasked instrumentors' code, and the names of their loggers."""
