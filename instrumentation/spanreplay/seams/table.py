@@ -393,6 +393,16 @@ SEAMS: Final[tuple[Seam, ...]] = (
         omits="Agno's own functions (teams, MCP): they run, and their calls are recorded; its telemetry",
     ),
     Seam(
+        "wandb",
+        "wandb",
+        ("wandb.sdk.wandb_init",),
+        "spanreplay.seams.telemetry.wandb_runs",
+        "no calls; a replay's run has the recorded id, name, project, entity and URL, and sends nothing",
+        lanes="none",
+        versions=">=0.31",
+        omits="what else its service tells the agent: a run's folder, the step of a resumed run, artifacts, sweeps",
+    ),
+    Seam(
         "chromadb",
         "chromadb",
         ("chromadb.api.client", "chromadb.api.rust", "chromadb.telemetry.product.posthog"),
