@@ -284,11 +284,12 @@ MACHINE: Final[tuple[Seam, ...]] = (
         ("importlib.machinery",),
         "spanreplay.seams.machine.databases.dbapi",
         "connections, statements and transactions of every other driver of the Database API (PEP 249: pymysql, "
-        "mysql-connector-python, mysqlclient, pg8000, …), known by its shape; in a replay no server is asked",
+        "mysql-connector-python, mysqlclient, pg8000, …), known by its shape, and of drivers for asyncio that differ "
+        "from it only in being awaited (aiomysql, asyncmy, `mysql.connector.aio`), with their pools; in a replay no "
+        "server is asked",
         kind="`tool`",
         effect="`read` for SELECT and its like, `irreversible` for other statements",
-        omits="connections that are made without the module's `connect`, and asynchronous drivers: they make a run "
-        "incomplete",
+        omits="connections that are made without the module's `connect` or `create_pool`: they make a run incomplete",
     ),
     Seam(
         "pymongo",

@@ -16,6 +16,9 @@ EFFECTS: Final = "effects"
 DRIVERS: Final = "drivers"
 """Member of the environment: whether what is done with database drivers (PEP 249) are calls."""
 
+ASYNC_DRIVERS: Final = "async_drivers"
+"""Member of the environment: the same of drivers for asyncio that have the shape of PEP 249."""
+
 first_environs: Final[WeakKeyDictionary[Run, dict[str, str]]] = WeakKeyDictionary()
 
 

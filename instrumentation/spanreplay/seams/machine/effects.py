@@ -14,7 +14,14 @@ from spanreplay.model.call import Effect, Kind
 from spanreplay.model.config import copy_variables
 from spanreplay.runtime.agent_patches import recorded_run
 from spanreplay.runtime.calls.function_calls import FunctionCall, call_sync
-from spanreplay.runtime.process.noted_effects import DRIVERS, EFFECTS, VERSIONS, first_environs, sees_effects
+from spanreplay.runtime.process.noted_effects import (
+    ASYNC_DRIVERS,
+    DRIVERS,
+    EFFECTS,
+    VERSIONS,
+    first_environs,
+    sees_effects,
+)
 
 if TYPE_CHECKING:
     from spanreplay.runtime.run import Run
@@ -25,6 +32,7 @@ def attach(run: Run) -> None:
     first_environs[run] = copy_variables()
     run.resolver.declare(EFFECTS, VERSIONS)
     run.resolver.declare(DRIVERS)
+    run.resolver.declare(ASYNC_DRIVERS)
 
 
 def describe_effect(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Mapping
 from importlib.machinery import ModuleSpec
 from typing import Any, Final
 
@@ -20,8 +19,10 @@ from spanreplay.runtime.calls.function_calls import call_sync
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.process.noted_effects import DRIVERS
 from spanreplay.runtime.run import active_run
+from spanreplay.seams.machine.databases import dbapi_async
 from spanreplay.seams.machine.databases.dbapi_family import Driver
 from spanreplay.seams.machine.databases.dbapi_objects import make_root, make_stand_in
+from spanreplay.seams.machine.databases.dbapi_server import name_arguments, name_modes, name_server, read_signature
 from spanreplay.seams.machine.databases.dbapi_setup import SetUp
 from spanreplay.seams.machine.databases.dbapi_values import describe_class
 from spanreplay.seams.machine.databases.postgres import is_replayed_here
@@ -32,13 +33,6 @@ from spanreplay.seams.machine_rows import MACHINE
 __all__ = ["install", "is_driver", "patch"]
 
 _SHAPE: Final = ("apilevel", "paramstyle", "threadsafety")
-_SERVER: Final = {
-    "host": "host", "server": "host", "port": "port", "unix_socket": "unix_socket", "user": "user", "username": "user",
-    "database": "database", "db": "database", "dbname": "database",
-}  # fmt: skip
-"""Arguments of `connect` that name the server, and as what they are listed; all others may hold credentials."""
-_MODES: Final = ("autocommit", "isolation_level", "init_command")
-"""Arguments of `connect` that affect statements; drivers name more, which they don't share."""
 _COVERED: Final = frozenset(
     trigger.partition(".")[0]
     for seam in MACHINE
@@ -73,7 +67,11 @@ def _look_at(name: str) -> None:
 
 def _adopt(module: Any) -> None:
     names = getattr(module, "__dict__", None)
-    if type(names) is dict and _SHAPE[0] in names and is_driver(module):
+    if type(names) is not dict or "connect" not in names:
+        return
+    if dbapi_async.is_driver(module, _COVERED):
+        guard.guarded("a database driver", dbapi_async.patch, module, _patches[-1], places)
+    elif _SHAPE[0] in names and is_driver(module):
         guard.guarded("a database driver", patch, module, _patches[-1])
 
 
@@ -111,7 +109,7 @@ def patch(module: Any, patches: Patches) -> None:
     """Patch what makes a driver's connections."""
     real = module.connect
     driver = Driver(module)
-    signature = _signature(real)
+    signature = read_signature(real)
     makes: Any = getattr(real, "__new__", None)
     if type(real) is type and makes in (object.__new__, _make_plainly):  # a class that connects when it is called
         _patch_class(patches, driver, real, signature)
@@ -120,7 +118,7 @@ def patch(module: Any, patches: Patches) -> None:
     def call(_: Patch, *args: Any, **kwargs: Any) -> Any:
         return _connect(driver, real, signature, args, kwargs)
 
-    for place in _places(module):
+    for place in places(module):
         for name in [name for name, value in vars(place).items() if value is real and _connects(name, real)]:
             install_patch(patches, place, name, call, Patch(place.__name__, name, real))
 
@@ -152,39 +150,19 @@ def _connects(name: str, real: Any) -> bool:
     return name.lower() == "connect" or not isinstance(real, type)
 
 
-def _places(module: Any) -> list[Any]:
+def places(module: Any) -> list[Any]:
     """Return the driver's module and those below its package, whose pools connect with a name of their own."""
     package = f"{module.__name__}."
     below = [each for name, each in tuple(sys.modules.items()) if name.startswith(package)]
     return [module, *(each for each in below if type(getattr(each, "__dict__", None)) is dict)]
 
 
-def _signature(connect: Any) -> inspect.Signature | None:
-    try:
-        return inspect.signature(connect)
-    except (TypeError, ValueError):
-        return None
-
-
-def _name_arguments(signature: inspect.Signature | None, args: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    if signature is None:
-        return dict(kwargs)
-    try:
-        bound = signature.bind_partial(*args, **kwargs).arguments
-    except TypeError:
-        return dict(kwargs)
-    last = next((n for n, p in signature.parameters.items() if p.kind is inspect.Parameter.VAR_KEYWORD), "")
-    rest = bound.pop(last, {}) if last else {}
-    return {**bound, **rest}
-
-
 def _connect(driver: Driver, real: Any, signature: inspect.Signature | None, args: Any, kwargs: Any) -> Any:
     run = active_run()
     if run is not None and not run.resolver.has(DRIVERS):  # an earlier recording has the requests beneath
         return real(*args, **kwargs)
-    named = _name_arguments(signature, args, kwargs)
-    modes = {name: named[name] for name in _MODES if isinstance(named.get(name), (bool, int, str))}
-    server = {_SERVER[n]: str(v) for n, v in named.items() if n in _SERVER and isinstance(v, (str, int))}
+    named = name_arguments(signature, args, kwargs)
+    modes, server = name_modes(named), name_server(named)
     first = driver.setups.get(str(sorted(server.items())))
     others: list[dict[str, Any]] = []
     made: list[Any] = []

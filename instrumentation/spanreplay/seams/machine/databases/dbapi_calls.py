@@ -17,7 +17,24 @@ from spanreplay.seams.machine.databases.dbapi_family import Behind, Driver, Fami
 from spanreplay.seams.machine.effects import describe_effect
 from spanreplay.seams.machine.outside.native_connections import settled
 
-__all__ = ["Rows", "ask", "close", "fetch", "read", "write"]
+__all__ = [
+    "FETCHES",
+    "Asking",
+    "Rows",
+    "ask",
+    "before_call",
+    "close",
+    "count_together",
+    "describe_ask",
+    "describe_rows",
+    "fetch",
+    "joined",
+    "read",
+    "real_of",
+    "take_pending",
+    "wanted_rows",
+    "write",
+]
 
 _STATE: Final = ("description", "rowcount", "lastrowid")
 """Attributes of a cursor that its statements change; recorded with each call that changed them."""
@@ -27,6 +44,7 @@ _TOGETHER: Final = 4
 _TOGETHER_MAX: Final = 256
 _BEGINS: Final = ("exec", "callproc", "nextset", "scroll", "query")
 """Beginnings of methods after which a cursor has other rows."""
+FETCHES: Final = ("fetchone", "fetchmany", "fetchall")
 _LOCAL: Final = ("commit", "rollback", "cursor")
 """Methods of a connection that never connect anew."""
 
@@ -39,38 +57,60 @@ _closing: Final = _Closing()
 """Whether this thread closes an object: what a pool does meanwhile with the connection behind it is no call either."""
 
 
+class Asking:
+    """One question to a driver's object: how the answer is recorded, and what the agent gets."""
+
+    __slots__ = ("_given", "_kept", "held", "what")
+
+    def __init__(self, held: Behind, what: str) -> None:
+        self.held, self.what = held, what
+        self._given: list[Any] = []
+        self._kept: list[Any] = []
+
+    def _refer(self, value: Any) -> dict[str, Any]:
+        stand_in, is_new = self.held.family.hold(value)
+        self._kept.append(stand_in)  # until the agent has it
+        found = behind(stand_in)
+        return {"class": found.path, "number": found.number, "is_new": is_new}
+
+    def insist(self) -> None:
+        """Raise the driver's own error if there is no object behind the stand-in."""
+        if self.held.real is None:
+            raise self.held.family.driver.fail(self.what)
+
+    def record(self, value: Any) -> dict[str, Any]:
+        """Return an answer as it is recorded."""
+        held, family = self.held, self.held.family
+        packed = _pack(held, value, self._refer)
+        is_method = packed[0] == values.METHOD  # maybe of an object behind this one
+        self._given.append(
+            family.method(family.hold(held.real)[0], packed[1]) if is_method else _wrap(held, self.what, value, packed)
+        )
+        _note_unknown(family.driver, self.what, packed)
+        state = guard.guarded("a cursor's state", _look, held, self._refer)
+        return {"value": packed, "state": state} if state else {"value": packed}
+
+    def give(self, answer: Any) -> Any:
+        """Return what the agent gets: the driver's own value, or what was recorded."""
+        return self._given[0] if self._given else _serve(self.held, self.what, answer)
+
+
 def _resolve(held: Behind, what: str, describe: Callable[[], Any], live: Callable[[], Any]) -> Any:
     """Ask the driver's object inside a call, or serve what was recorded; `live` returns the driver's own value."""
-    family = held.family
-    given: list[Any] = []
-    kept: list[Any] = []
-    driver = family.driver
-
-    def refer(value: Any) -> dict[str, Any]:
-        stand_in, is_new = family.hold(value)
-        kept.append(stand_in)  # until the agent has it
-        return {"class": values.describe_class(type(value)), "number": behind(stand_in).number, "is_new": is_new}
+    asking = Asking(held, what)
 
     def run_live() -> Any:
-        if held.real is None:
-            raise driver.fail(what)
-        value = live()
-        packed = _pack(held, value, refer)
-        is_method = packed[0] == values.METHOD  # maybe of an object behind this one
-        given.append(family.method(family.hold(held.real)[0], packed[1]) if is_method else _wrap(family, value, packed))
-        _note_unknown(driver, what, packed)
-        state = guard.guarded("a cursor's state", _look, held, refer)
-        return {"value": packed, "state": state} if state else {"value": packed}
+        asking.insist()
+        return asking.record(live())
 
     try:
         if _closing.is_on or recorded_run() is None:
-            run_live()
-            return given[0]
-        answer = _call(family, what, describe, run_live)
+            return asking.give(run_live())
+        answer = _call(held.family, what, describe, run_live)
     except BaseException:
         held.state.clear()  # whatever it is now
         raise
-    return given[0] if given else _serve(held, what, answer)
+    return asking.give(answer)
 
 
 def _call(family: Family, what: str, describe: Callable[[], Any], live: Callable[[], Any]) -> Any:
@@ -105,13 +145,18 @@ def _serve(held: Behind, what: str, answer: Any) -> Any:
         if tag == values.METHOD:
             stand_in = family.by_number.get(held.number)
             return family.method(stand_in, content)
+        if tag == values.AWAITABLE:
+            return family.pend(held, what, None, content and [unpacked(content)])
         if tag == values.ROW:
             return _make_row(held, content)
         raise _at_gap(family.driver, what, content)
 
+    def unpacked(packed: Any) -> Any:
+        return values.unpack(packed, family.driver.packages, make)
+
     for name, packed in (answer.get("state") or {}).items():
-        held.state[name] = values.unpack(packed, family.driver.packages, make)
-    return values.unpack(answer["value"], family.driver.packages, make)
+        held.state[name] = unpacked(packed)
+    return unpacked(answer["value"])
 
 
 def _make_row(held: Behind, content: dict[str, Any]) -> Any:
@@ -121,17 +166,19 @@ def _make_row(held: Behind, content: dict[str, Any]) -> Any:
     return made
 
 
-def _wrap(family: Family, value: Any, packed: list[Any]) -> Any:
+def _wrap(held: Behind, what: str, value: Any, packed: list[Any]) -> Any:
     """Return a driver's value as the agent gets it: its objects as stand-ins, everything else as it is."""
     tag, content = packed
     if tag == values.OBJECT:
-        return family.hold(value)[0]
+        return held.family.hold(value)[0]
+    if tag == values.AWAITABLE:
+        return held.family.pend(held, what, value, content and [_wrap(held, what, value.result(), content)])
     if not values.has_objects(packed):
         return value
     if tag in (values.LIST, values.TUPLE):
-        found = [_wrap(family, each, below) for each, below in zip(value, content, strict=True)]
+        found = [_wrap(held, what, each, below) for each, below in zip(value, content, strict=True)]
         return found if tag == values.LIST else tuple(found)
-    return {key: _wrap(family, value[key], below) for key, below in content.items()}
+    return {key: _wrap(held, what, value[key], below) for key, below in content.items()}
 
 
 def _note_unknown(driver: Driver, what: str, packed: list[Any]) -> None:
@@ -146,6 +193,8 @@ def _note_unknown(driver: Driver, what: str, packed: list[Any]) -> None:
     elif tag == values.DICT:
         for each in content.values():
             _note_unknown(driver, what, each)
+    elif tag == values.AWAITABLE and content:
+        _note_unknown(driver, what, content)
 
 
 def _say_gap(driver: Driver, what: str, path: str) -> str:
@@ -180,24 +229,35 @@ def _look(held: Behind, refer: Callable[[Any], Any]) -> dict[str, Any]:
 def ask(stand_in: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a method."""
     held = behind(stand_in)
-    driver = held.family.driver
+    args = before_call(held, name, args, kwargs)
+
+    def live() -> Any:
+        given, named = held_arguments(args, kwargs, real_of)
+        if name in _LOCAL or held.is_cursor or held.family.driver.is_async:
+            return getattr(held.real, name)(*given, **named)
+        with settled():
+            return getattr(held.real, name)(*given, **named)
+
+    result = _resolve(held, name, lambda: describe_ask(held, name, args, kwargs), live)
+    if name == "__exit__":
+        held.is_closed = True
+    return result
+
+
+def describe_ask(held: Behind, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Describe the call of a method."""
+    described = describe_method(held.prefix, held.shape, name, args, kwargs)
+    return described._replace(arguments={**described.arguments, **held.shown}) if name in FETCHES else described
+
+
+def before_call(held: Behind, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return a method's arguments as they can be recorded; drop rows that its call makes obsolete."""
     args = tuple(list(each) if _is_iterator(each) else each for each in args)
     if name == "scroll" and held.pending:
         args = (args[0] - len(held.pending), *args[1:]) if _is_relative(args, kwargs) else args
     if name.startswith(_BEGINS):
         held.pending, held.rows, held.together = [], None, 0
-
-    def live() -> Any:
-        given, named = held_arguments(args, kwargs, _real)
-        if name in _LOCAL or held.is_cursor:
-            return getattr(held.real, name)(*given, **named)
-        with settled():
-            return getattr(held.real, name)(*given, **named)
-
-    result = _resolve(held, name, lambda: describe_method(driver.name, held.shape, name, args, kwargs), live)
-    if name == "__exit__":
-        held.is_closed = True
-    return result
+    return args
 
 
 def _is_relative(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
@@ -205,7 +265,7 @@ def _is_relative(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     return bool(args) and mode == "relative"
 
 
-def _real(value: Any) -> Any:
+def real_of(value: Any) -> Any:
     """Return the driver's object behind one of our stand-ins."""
     if not values.is_held(value):
         return value
@@ -253,7 +313,7 @@ def read(held: Behind, name: str) -> Any:
     shown = {"attribute": f"{held.shape.__name__}.{name}"}
 
     def describe() -> Any:
-        return describe_effect(f"{driver.name}.get", shown, Effect.READ)
+        return describe_effect(f"{held.prefix}.get", shown, Effect.READ)
 
     return _resolve(held, f"{held.shape.__name__}.{name}", describe, lambda: getattr(held.real, name))
 
@@ -267,10 +327,10 @@ def write(held: Behind, name: str, value: Any) -> None:
         held.kept[name] = value
 
     def describe() -> Any:
-        described = describe_method(driver.name, held.shape, "set", (value,), {})
+        described = describe_method(held.prefix, held.shape, "set", (value,), {})
         return described._replace(arguments={"attribute": f"{held.shape.__name__}.{name}", **described.arguments})
 
-    _resolve(held, f"{held.shape.__name__}.{name}", describe, lambda: setattr(held.real, name, _real(value)))
+    _resolve(held, f"{held.shape.__name__}.{name}", describe, lambda: setattr(held.real, name, real_of(value)))
 
 
 # ── Rows ────────────────────────────────────────────────────────────────────────────────────────────
@@ -283,22 +343,41 @@ def fetch(stand_in: Any, name: str, args: tuple[Any, ...]) -> Any:
         return _next_row(held) if name == "fetchone" else ask(stand_in, name, args, {})
     if name == "fetchone":
         return held.pending.pop()
-    if name == "fetchall":
-        left, held.pending = held.pending[::-1], []
-        return [*left, *ask(stand_in, name, args, {})]
-    size = args[0] if args and isinstance(args[0], int) else stand_in.arraysize
-    left = [held.pending.pop() for _ in range(min(size, len(held.pending)))]
-    return left if len(left) == size else [*left, *ask(stand_in, name, (size - len(left),), {})]
+    size = None if name == "fetchall" else wanted_rows(stand_in, args)
+    left = take_pending(held, size)
+    if len(left) == size:
+        return left
+    return joined(left, ask(stand_in, name, args if size is None else (size - len(left),), {}))
 
 
-def _count_together(held: Behind) -> int:
+def joined(left: list[Any], rest: Any) -> Any:
+    """Return rows that were read already with further ones, in a sequence of the driver's type."""
+    rows = [*left, *rest]
+    return tuple(rows) if type(rest) is tuple else rows
+
+
+def wanted_rows(stand_in: Any, args: tuple[Any, ...]) -> int:
+    """Return how many rows `fetchmany` is asked for."""
+    return int(args[0] if args and isinstance(args[0], int) else stand_in.arraysize)
+
+
+def take_pending(held: Behind, size: int | None) -> list[Any]:
+    """Return at most so many rows of those that were read already; without the None that may have ended them."""
+    rows = [row for row in reversed(held.pending) if row is not None]
+    taken = rows if size is None else rows[:size]
+    is_enough = len(taken) == size
+    held.pending = [*held.pending[: -len(rows) or None], *rows[len(taken) :][::-1]] if is_enough else []
+    return taken
+
+
+def count_together(held: Behind) -> int:
     held.together += 1
     return 1 if held.together <= _TOGETHER else min(2 ** (held.together - _TOGETHER), _TOGETHER_MAX)
 
 
 def _next_row(held: Behind) -> Any:
     """Return the next row; with it further ones are read, the more the longer this goes on."""
-    count = _count_together(held)
+    count = count_together(held)
 
     def live() -> Any:
         found: list[Any] = []
@@ -309,13 +388,14 @@ def _next_row(held: Behind) -> Any:
                 break
         return found
 
-    rows = _resolve(held, "fetchone", lambda: _describe_rows(held, "fetchone", count), live)
+    rows = _resolve(held, "fetchone", lambda: describe_rows(held, "fetchone", count), live)
     held.pending = rows[:0:-1]
     return rows[0]
 
 
-def _describe_rows(held: Behind, name: str, count: int) -> Any:
-    return describe_effect(f"{held.family.driver.name}.{name}", {"rows": count} if count > 1 else {}, Effect.READ)
+def describe_rows(held: Behind, name: str, count: int) -> Any:
+    shown = {"rows": count} if count > 1 else {}
+    return describe_effect(f"{held.prefix}.{name}", {**shown, **held.shown}, Effect.READ)
 
 
 class Rows:
@@ -331,14 +411,14 @@ class Rows:
         held = behind(self._stand_in)
         if held.pending:
             return held.pending.pop()
-        count = _count_together(held) if held.is_cursor else 1
+        count = count_together(held) if held.is_cursor else 1
 
         def live() -> Any:
             if held.rows is None:
                 held.rows = iter(held.real)
             return [each for _, each in zip(range(count), held.rows, strict=False)]
 
-        rows = _resolve(held, "rows", lambda: _describe_rows(held, "next", count), live)
+        rows = _resolve(held, "rows", lambda: describe_rows(held, "next", count), live)
         if not rows:
             held.rows, held.together = None, 0
             raise StopIteration

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 from weakref import WeakValueDictionary
 
 from spanreplay.seams.machine.databases import dbapi_values as values
-from spanreplay.seams.machine.databases.dbapi_setup import SetUp
+from spanreplay.seams.machine.databases.dbapi_setup import NUMBER, POOL, SetUp
 
-__all__ = ["Behind", "Driver", "Family", "behind"]
+__all__ = ["MISSING", "Behind", "Driver", "Family", "behind"]
+
+MISSING: Final = object()
 
 
 class Driver:
     """One driver: its module, and the packages that its classes come from."""
 
-    def __init__(self, module: Any) -> None:
-        self.module = module
+    def __init__(self, module: Any, *, is_async: bool = False) -> None:
+        self.module, self.is_async = module, is_async
         self.name = str(module.__name__)
         self.packages = frozenset({values.package(self.name)})
         self.setups: dict[str, SetUp] = {}
         """Server → how the first connection to it was set up."""
+        self.connections: tuple[type, ...] = ()
+        """An asynchronous driver's classes of connections, to which a pooled one passes on what it doesn't know."""
         self.classes: dict[type, type] = {}
         """Class of the driver → class of its stand-ins."""
 
@@ -34,7 +39,9 @@ class Driver:
 
     def fail(self, what: str) -> Exception:
         """Return the error of a stand-in that is asked to act for real."""
-        names = vars(self.module)
+        names: dict[str, Any] = {}
+        for at in range(self.name.count(".") + 1):
+            names = vars(sys.modules.get(self.name.rsplit(".", at)[0], self.module)) | names
         cls = names.get("OperationalError") or names.get("Error") or RuntimeError
         error: Exception = cls(f"this connection is replayed: {what} can't run live on it")
         return error
@@ -44,10 +51,19 @@ class Family:
     """What the stand-ins of one connection share: which objects they stand for, by number."""
 
     def __init__(
-        self, driver: Driver, make: Callable[[Family, type, Any, int], Any], method: Callable[[Any, str], Any]
+        self,
+        driver: Driver,
+        make: Callable[[Family, type, Any, int], Any],
+        method: Callable[[Any, str], Any],
+        pend: Callable[[Behind, str, Any, list[Any] | None], Any],
     ) -> None:
-        """`make` makes a stand-in of a class for an object with a number, `method` a bound method of one."""
-        self.driver = driver
+        """`make` makes a stand-in of a class for an object with a number, `method` a bound method of one.
+
+        `pend` makes what is returned for an awaitable of the driver, with its result in a list if it has one already.
+        """
+        self.driver, self.pend = driver, pend
+        self.is_pool = False
+        """Whether its first object is a pool of the driver's own."""
         self.setup: SetUp | None = None
         """How the connection is set up for its first user; None until the stand-in is made."""
         self.method = method
@@ -97,7 +113,7 @@ class Behind:
 
     def __init__(self, family: Family, cls: type, real: Any, number: int) -> None:
         self.family, self.cls, self.real, self.number = family, cls, real, number
-        self.shape = cls if values.find_named(family.driver.packages, values.describe_class(cls)) is cls else object
+        self.shape = _find_shape(family.driver, cls)
         """Its class, if a replay can find it: what is known of its methods."""
         self.kept: dict[str, Any] = {}
         """Attributes that the agent has set to values that are not data."""
@@ -109,10 +125,44 @@ class Behind:
         self.together = 0
         """How many rows were read one by one since the last statement."""
 
+    def find(self, name: str) -> Any:
+        """Return what its class, or that of a connection behind it, has under a name; MISSING if neither has it."""
+        found = inspect.getattr_static(self.shape, name, MISSING)
+        if found is MISSING and hasattr(self.shape, "__getattr__"):
+            kinds = self.family.driver.connections
+            known = (inspect.getattr_static(kind, name, MISSING) for kind in kinds)
+            return next((each for each in known if each is not MISSING), MISSING)
+        return found
+
+    @property
+    def path(self) -> str:
+        """The path of its class, as it is recorded."""
+        is_found = self.family.driver.is_async and self.shape is not object
+        return values.describe_class(self.shape if is_found else self.cls)
+
+    @property
+    def prefix(self) -> str:
+        """The first part of the names of its calls."""
+        name = self.family.driver.name
+        return f"{name}.{POOL}" if self.number == 1 and self.family.is_pool else name
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """What tells an asynchronous driver's cursor from others in the requests for its rows."""
+        return {NUMBER: self.number} if self.family.driver.is_async else {}
+
     @property
     def is_cursor(self) -> bool:
         """Whether it has rows to fetch."""
         return hasattr(self.shape, "fetchone")
+
+
+def _find_shape(driver: Driver, cls: type) -> type:
+    """Return a class if a replay can find it; of an asynchronous driver, else the nearest that it derives from."""
+    candidates: tuple[type, ...] = cls.__mro__ if driver.is_async else (cls,)
+    found = (each for each in candidates if values.find_named(driver.packages, values.describe_class(each)) is each)
+    shape: type = next(found, object)
+    return shape
 
 
 def behind(stand_in: Any) -> Behind:

@@ -7,10 +7,10 @@ objects, sets of results) are held in the same way.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from typing import Any, Final
 
+from spanreplay.seams.machine.databases import dbapi_async_calls as asynchronous
 from spanreplay.seams.machine.databases import dbapi_values as values
 from spanreplay.seams.machine.databases.dbapi_calls import Rows, ask, close, fetch, read, write
 from spanreplay.seams.machine.databases.dbapi_family import Behind, Driver, Family, behind
@@ -18,7 +18,6 @@ from spanreplay.seams.machine.databases.dbapi_setup import SetUp
 
 __all__ = ["StandIn", "make_root", "make_stand_in"]
 
-_MISSING: Final = object()
 _FETCHES: Final = ("fetchone", "fetchmany", "fetchall", "__next__")
 _SPECIAL: Final = (
     "__len__", "__getitem__", "__setitem__", "__delitem__", "__contains__", "__call__", "__repr__", "__str__",
@@ -38,7 +37,7 @@ class StandIn(values.Held):
         held = behind(self)
         if name.startswith("__") and name.endswith("__"):
             return getattr(held.cls, name) if held.real is None else getattr(held.real, name)
-        static = inspect.getattr_static(held.shape, name, _MISSING)
+        static = held.find(name)
         if callable(static) and not isinstance(static, type):
             return Method(self, name)
         if isinstance(static, type):
@@ -63,6 +62,22 @@ class StandIn(values.Held):
         if not held.is_cursor:
             return ask(self, "__exit__", (kind, value, trace), {})
         return close(held, lambda: held.real.__exit__(kind, value, trace))
+
+    def __aenter__(self) -> Coroutine[Any, Any, Any]:
+        return asynchronous.enter(self)
+
+    def __aexit__(self, kind: Any, value: Any, trace: Any) -> Coroutine[Any, Any, Any]:
+        return asynchronous.leave(self, kind, value, trace)
+
+    def __aiter__(self) -> Any:
+        return self
+
+    def __anext__(self) -> Coroutine[Any, Any, Any]:
+        return asynchronous.iterate(self)
+
+    def __await__(self) -> Any:
+        held = behind(self)
+        return asynchronous.pend(held, "await", held.real, None).__await__()
 
     def __iter__(self) -> Iterator[Any]:
         return iter(Rows(self))
@@ -95,7 +110,8 @@ class StandIn(values.Held):
         return str(ask(self, "__str__", (), {}))
 
 
-_OPTIONAL: Final = ("__enter__", "__exit__", "__iter__", "__next__", *_SPECIAL)
+_ASYNC: Final = ("__aenter__", "__aexit__", "__aiter__", "__anext__", "__await__")
+_OPTIONAL: Final = ("__enter__", "__exit__", "__iter__", "__next__", *_ASYNC, *_SPECIAL)
 _BASE: Final = {name: vars(StandIn)[name] for name in _OPTIONAL}
 for _name in _OPTIONAL:
     delattr(StandIn, _name)
@@ -119,25 +135,25 @@ def _make(family: Family, cls: type, real: Any, number: int) -> Any:
     return made
 
 
-def make_root(driver: Driver, real: Any, setup: SetUp | None) -> Any:
+def make_root(driver: Driver, real: Any, setup: SetUp | None, *, is_pool: bool = False) -> Any:
     """Return the stand-in of a connection that was made."""
     if values.is_held(real):
         return real
     driver.learn(type(real))
-    family = Family(driver, _make, Method)
-    family.setup = setup
+    family = Family(driver, _make, Method, asynchronous.pend)
+    family.setup, family.is_pool = setup, is_pool
     return family.hold(real)[0]
 
 
-def make_stand_in(driver: Driver, path: str, setup: SetUp | None) -> Any:
+def make_stand_in(driver: Driver, path: str, setup: SetUp | None, *, is_pool: bool = False) -> Any:
     """Return the stand-in of a connection that a replay does not make; `path` names its class."""
     cls = values.find_named(driver.packages | {values.package(path)}, path) if path else None
     if not isinstance(cls, type):
         cls = getattr(driver.module, "Connection", None)
     cls = cls if isinstance(cls, type) else object
     driver.learn(cls)
-    family = Family(driver, _make, Method)
-    family.count, family.setup = 1, setup
+    family = Family(driver, _make, Method, asynchronous.pend)
+    family.count, family.setup, family.is_pool = 1, setup, is_pool
     return _make(family, cls, None, 1)
 
 
@@ -151,6 +167,8 @@ class Method:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         held = behind(self.__self__)
+        if held.family.driver.is_async:
+            return asynchronous.call_method(self.__self__, self.__name__, args, kwargs)
         if self.__name__ == "close" and not held.is_closed and not args and not kwargs:
             return close(held, lambda: held.real.close())
         if self.__name__ in _FETCHES and not kwargs:

@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from types import FrameType
+from functools import cache
+from inspect import CO_COROUTINE
+from itertools import islice
+from types import CodeType, FrameType
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -23,13 +26,15 @@ from spanreplay.runtime.lanes import current_lane
 from spanreplay.runtime.run import Run
 from spanreplay.seams.machine.effects import describe_effect
 
-__all__ = ["SetUp"]
+__all__ = ["NUMBER", "POOL", "SetUp", "find_callers"]
 
 _FRAMES_MAX: Final = 4
 """So many functions of libraries that led to `connect` may belong to the set-up: a dialect's and a pool's."""
 _POOL_FRAMES_MAX: Final = 6
-_POOL: Final = "pool"
+POOL: Final = "pool"
 """In the name of a file or folder whose code keeps connections: its own calls (pings) depend on which one it gives."""
+NUMBER: Final = "cursor_number"
+"""Argument that tells cursors apart; those of a set-up have other numbers if it is answered by another one's."""
 _STACK_MAX: Final = 200
 _CALLS_MAX: Final = 64
 
@@ -37,11 +42,14 @@ _CALLS_MAX: Final = 64
 class SetUp:
     """How one connection was made, and what was asked of it before its first use."""
 
-    def __init__(self, driver: str, server: dict[str, str], path: str) -> None:
+    def __init__(
+        self, driver: str, server: dict[str, str], path: str, frames: frozenset[tuple[int, Any]] | None = None
+    ) -> None:
+        """`frames`: those of the functions that connect; None for those that have called."""
         self.driver, self.server, self.path = driver, server, path
         self.calls: list[dict[str, Any]] = []
         """Name, arguments and value or error of each call."""
-        self._frames = _find_callers()
+        self._frames = find_callers() if frames is None else frames
         self._users: WeakKeyDictionary[Run, set[str]] = WeakKeyDictionary()
         """The units that have used it: their runs, and the first part of their lanes."""
         self._note_user()
@@ -79,20 +87,16 @@ class SetUp:
             return True
         if not self._frames:
             return False
-        frame: FrameType | None = sys._getframe(1)
-        for _ in range(_STACK_MAX):
-            if frame is None:
-                break
-            if (id(frame), frame.f_code) in self._frames:
-                return True
-            frame = frame.f_back
+        if any((id(frame), frame.f_code) in self._frames for frame in islice(_callers(), _STACK_MAX)):
+            return True
         self._frames = frozenset()
         return False
 
     def name(self, call: FunctionCall) -> FunctionCall:
         """Return a call of the set-up under its own name."""
         rest = call.name[len(self.driver) + 1 :]
-        return call._replace(name=f"{self.driver}.setup.{rest}", beside={"driver": self.driver})
+        shown = {name: value for name, value in call.arguments.items() if name != NUMBER}
+        return call._replace(name=f"{self.driver}.setup.{rest}", arguments=shown, beside={"driver": self.driver})
 
     def keep(self, call: FunctionCall, **outcome: Any) -> None:
         """Keep a call of the set-up."""
@@ -100,25 +104,51 @@ class SetUp:
             self.calls.append({"name": call.name, "arguments": dict(call.arguments), **outcome})
 
 
-def _find_callers() -> frozenset[tuple[int, Any]]:
+def find_callers() -> frozenset[tuple[int, Any]]:
     """Return the nearest functions of libraries that have called `connect`; none if the agent has."""
     return frozenset((id(frame), frame.f_code) for frame in _libraries(_FRAMES_MAX))
 
 
+def _callers() -> Iterator[FrameType]:
+    """Yield the frames beneath this module's, with those of greenlets that wait for one of them.
+
+    SQLAlchemy runs its own code in a greenlet, and awaits in the task what that code asks for.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        yield frame
+        if frame.f_code.co_flags & CO_COROUTINE and "greenlet" in sys.modules and _has_greenlets(frame.f_code):
+            yield from _waiting(frame)
+        frame = frame.f_back
+
+
+@cache
+def _has_greenlets(code: CodeType) -> bool:
+    """Whether a coroutine function switches to greenlets: it has a method of theirs among its names."""
+    return "switch" in code.co_names and classify(code.co_filename) != AGENT
+
+
+def _waiting(frame: FrameType) -> Iterator[FrameType]:
+    for each in tuple(frame.f_locals.values()):
+        inner = getattr(each, "gr_frame", None) if isinstance(each, sys.modules["greenlet"].greenlet) else None
+        while inner is not None:
+            yield inner
+            inner = inner.f_back
+
+
 def _libraries(count: int) -> Iterator[FrameType]:
     """Yield the nearest frames of libraries, up to the agent's."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and count > 0:
+    for frame in _callers():
         name = frame.f_code.co_filename
-        if not is_ours(name):
-            if classify(name) == AGENT:
-                return
-            count -= 1
-            yield frame
-        frame = frame.f_back
+        if is_ours(name) or (frame.f_code.co_flags & CO_COROUTINE and _has_greenlets(frame.f_code)):
+            continue
+        if count == 0 or classify(name) == AGENT:
+            return
+        count -= 1
+        yield frame
 
 
 def _is_of_pool(method: str) -> bool:
     """Whether a pool calls a method on its own account; one that only passes the call on is named like the method."""
     codes = (frame.f_code for frame in _libraries(_POOL_FRAMES_MAX))
-    return any(_POOL in split_site(c.co_filename)[1].lower() and c.co_name != method for c in codes)
+    return any(POOL in split_site(c.co_filename)[1].lower() and c.co_name != method for c in codes)

@@ -7,7 +7,8 @@ an object of the driver is not recorded, and named.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from asyncio import Future
+from collections.abc import Callable, Coroutine, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from importlib import import_module
@@ -20,8 +21,8 @@ from spanreplay.codec import Unserializable
 
 __all__ = ["Held", "Row", "describe_class", "find_named", "has_objects", "is_held", "is_of", "pack", "unpack"]
 
-DATA, LIST, TUPLE, DICT, OBJECT, STATE, NAMED, METHOD, ROW, UNKNOWN = (
-    "data", "list", "tuple", "dict", "object", "state", "named", "method", "row", "unknown",
+DATA, LIST, TUPLE, DICT, OBJECT, STATE, NAMED, METHOD, ROW, AWAITABLE, UNKNOWN = (
+    "data", "list", "tuple", "dict", "object", "state", "named", "method", "row", "awaitable", "unknown",
 )  # fmt: skip
 _PLAIN: Final = frozenset(
     {type(None), bool, int, float, str, bytes, bytearray, Decimal, date, datetime, time, timedelta, UUID}
@@ -29,7 +30,7 @@ _PLAIN: Final = frozenset(
 _TYPES: Final = {f"{each.__module__}:{each.__qualname__}": each for each in (*_PLAIN, list, tuple, dict, set, object)}
 """Types that stand for a column's type."""
 _CONTAINERS: Final = (dict, list, set)
-_ACTS: Final = ("close", "execute", "cursor", "__next__")
+_ACTS: Final = ("close", "execute", "cursor", "__next__", "__anext__")
 """Methods of objects that act, and are not data, whatever they consist of."""
 
 
@@ -161,7 +162,18 @@ def has_objects(packed: list[Any]) -> bool:
         return any(has_objects(each) for each in content)
     if tag == DICT:
         return any(has_objects(each) for each in content.values())
-    return bool(tag in (OBJECT, METHOD))
+    return bool(tag in (OBJECT, METHOD, AWAITABLE))
+
+
+def _next_of(kind: type) -> str:
+    return "__anext__" if hasattr(kind, "__anext__") else "__next__"
+
+
+def _result_of(value: Coroutine[Any, Any, Any] | Future[Any]) -> list[Any]:
+    """Return the result of a future that has one already, in a list."""
+    if isinstance(value, Future) and value.done() and not value.cancelled() and value.exception() is None:
+        return [value.result()]
+    return []
 
 
 def pack(value: Any, packages: frozenset[str], module: Any, refer: Callable[[Any], Any]) -> list[Any]:
@@ -174,8 +186,11 @@ def pack(value: Any, packages: frozenset[str], module: Any, refer: Callable[[Any
     owner = getattr(value, "__self__", None)
     if is_held(owner) or (isinstance(value, (MethodType, BuiltinMethodType)) and is_of(packages, type(owner))):
         return [METHOD, value.__name__]
+    if isinstance(value, (Coroutine, Future)):
+        result = _result_of(value)
+        return [AWAITABLE, pack(result[0], packages, module, refer) if result else None]
     acts = not isinstance(value, type) and any(hasattr(kind, name) for name in _ACTS)
-    if acts and (is_of(packages, kind) or (kind.__module__ == "builtins" and hasattr(kind, "__next__"))):
+    if acts and (is_of(packages, kind) or (kind.__module__ == "builtins" and hasattr(kind, _next_of(kind)))):
         return [OBJECT, refer(value)]
     if isinstance(value, type):
         name = _name_of(packages, module, value)

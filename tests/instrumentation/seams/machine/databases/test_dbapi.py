@@ -206,6 +206,24 @@ def test_dbapi_outside_a_run_a_driver_works_as_ever(peculiar: ModuleType) -> Non
     assert peculiar.MADE == ["connect", "select 20", "exit"]
 
 
+def test_dbapi_rows_read_ahead_end_as_without_us(peculiar: ModuleType, tmp_path: Path, capsys: Any) -> None:
+    """A program that has read the last row one by one gets no more rows, however it asks."""
+    agent = """
+import peculiar
+
+def agent():
+    for ask in "fetchall", "fetchmany", "fetchone":
+        cursor = peculiar.connect("here").cursor()
+        cursor.execute("select 5")
+        print([cursor.fetchone()[0] for _ in range(5)], getattr(cursor, ask)(), cursor.fetchone())
+"""
+    run_id = record_agent(load(agent, tmp_path))
+    said = capsys.readouterr().out
+    assert said == "".join(f"[0, 1, 2, 3, 4] {rows} None\n" for rows in ("[]", "[]", "None"))
+    assert replay_agent(run_id, load(agent, tmp_path))["verdict"] == "identical"
+    assert capsys.readouterr().out == said
+
+
 def test_dbapi_earlier_recordings_have_what_is_beneath(
     peculiar: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
