@@ -98,7 +98,6 @@ class _Opening:
         if _steps_aside():
             return self._real(*args, **kwargs)
         frames = find_callers()
-        real = None if is_replayed_here() else self._real(*args, **kwargs)
 
         def ask(live: Callable[[], Awaitable[Any]]) -> Coroutine[Any, Any, Any]:
             return self._open(args, kwargs, frames, live)
@@ -106,7 +105,7 @@ class _Opening:
         def leave(entered: Any, _: Any, live: Callable[[], Awaitable[Any]]) -> Coroutine[Any, Any, Any]:
             return close_root(entered, live)
 
-        return Pending(real, ask, leave)
+        return Pending(lambda: self._real(*args, **kwargs), ask, leave)
 
     async def call_async(self, *args: Any, **kwargs: Any) -> Any:
         """Connect."""
@@ -141,7 +140,7 @@ class _Opening:
         if first is not None and first.is_others():
             others = first.calls
         value = await call_async(describe, live)
-        setup = SetUp(self._name, server, (value or {}).get("class", ""), frames)
+        setup = SetUp(self._name, server, (value or {}).get("class", ""), frames, is_pool=is_pool)
         driver.setups.setdefault(place, setup)
         if made:
             return make_root(driver, made[0], setup, is_pool=is_pool)

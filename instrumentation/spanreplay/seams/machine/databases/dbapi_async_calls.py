@@ -101,7 +101,7 @@ async def _call(
 def _is_setup(held: Behind, what: str) -> bool:
     """Whether a call that begins now sets a connection up; the code that makes it may soon be on no stack."""
     setup = held.family.setup
-    return setup is not None and not held.family.is_pool and setup.is_open(what)
+    return setup is not None and setup.is_open(what)
 
 
 # ── Methods ─────────────────────────────────────────────────────────────────────────────────────────
@@ -178,47 +178,47 @@ def _leave(held: Behind, kind: Any, live: Callable[[], Awaitable[Any]]) -> Corou
 class Pending(Coroutine[Any, Any, Any]):
     """Stands for an awaitable of a driver."""
 
-    __slots__ = ("_ask", "_began", "_entered", "_leave", "_real")
+    __slots__ = ("_ask", "_began", "_entered", "_leave", "_make", "_real")
 
     def __init__(
         self,
-        real: Any,
+        make: Callable[[], Any],
         ask: Callable[[Callable[[], Awaitable[Any]]], Coroutine[Any, Any, Any]],
         leave: Callable[[Any, Any, Callable[[], Awaitable[Any]]], Coroutine[Any, Any, Any]],
     ) -> None:
-        """`real` is the driver's own, None in a replay; `ask` and `leave` make it a call to await it, to leave it."""
-        self._real, self._ask, self._leave = real, ask, leave
+        """`make` gives the driver's own; `ask` and `leave` make calls of what is done with it."""
+        self._make, self._ask, self._leave = make, ask, leave
         self._began: Coroutine[Any, Any, Any] | None = None
         self._entered: Any = None
+        self._real: Any = None
 
-    def _begin(self, live: Callable[[], Awaitable[Any]]) -> Coroutine[Any, Any, Any]:
+    async def _live(self, *, enters: bool) -> Any:
+        self._real = self._make()
+        return await (self._real.__aenter__() if enters else self._real)
+
+    def _begin(self, *, enters: bool = False) -> Coroutine[Any, Any, Any]:
         if self._began is None:
-            self._began = self._ask(live)
+            self._began = self._ask(lambda: self._live(enters=enters))
         return self._began
 
-    def _awaited(self) -> Coroutine[Any, Any, Any]:
-        return self._begin(lambda: _await(self._real))
-
     def __await__(self) -> Any:
-        return self._awaited().__await__()
+        return self._begin().__await__()
 
     def send(self, value: Any) -> Any:
         """Go on."""
-        return self._awaited().send(value)
+        return self._begin().send(value)
 
     def throw(self, *args: Any) -> Any:
         """Go on with an exception."""
-        return self._awaited().throw(*args)
+        return self._begin().throw(*args)
 
     def close(self) -> None:
         """End it."""
         if self._began is not None:
             self._began.close()
-        if inspect.iscoroutine(self._real):
-            self._real.close()
 
     def __aenter__(self) -> Coroutine[Any, Any, Any]:
-        return self._enter(self._begin(lambda: self._real.__aenter__()))
+        return self._enter(self._begin(enters=True))
 
     async def _enter(self, began: Coroutine[Any, Any, Any]) -> Any:
         self._entered = await began
@@ -227,10 +227,6 @@ class Pending(Coroutine[Any, Any, Any]):
     def __aexit__(self, kind: Any, value: Any, trace: Any) -> Coroutine[Any, Any, Any]:
         entered, self._entered = self._entered, None
         return self._leave(entered, kind, lambda: self._real.__aexit__(kind, value, trace))
-
-
-async def _await(real: Any) -> Any:
-    return await real
 
 
 async def _give(result: Any) -> Any:
@@ -251,7 +247,7 @@ def pend(held: Behind, what: str, real: Any, result: list[Any] | None) -> Pendin
             return _close(behind(entered), live)
         return _leave(held, kind, live)
 
-    return Pending(real, ask_for, leave_it)
+    return Pending(lambda: real, ask_for, leave_it)
 
 
 def close_root(stand_in: Any, live: Callable[[], Awaitable[Any]]) -> Coroutine[Any, Any, Any]:

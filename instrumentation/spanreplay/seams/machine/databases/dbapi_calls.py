@@ -223,6 +223,7 @@ def _look(held: Behind, refer: Callable[[Any], Any]) -> dict[str, Any]:
             held.state[name] = value
             driver = held.family.driver
             found[name] = values.pack(value, driver.packages, driver.module, refer)
+            _note_unknown(driver, f"{held.shape.__name__}.{name}", found[name])
     return found
 
 

@@ -43,10 +43,19 @@ class SetUp:
     """How one connection was made, and what was asked of it before its first use."""
 
     def __init__(
-        self, driver: str, server: dict[str, str], path: str, frames: frozenset[tuple[int, Any]] | None = None
+        self,
+        driver: str,
+        server: dict[str, str],
+        path: str,
+        frames: frozenset[tuple[int, Any]] | None = None,
+        *,
+        is_pool: bool = False,
     ) -> None:
-        """`frames`: those of the functions that connect; None for those that have called."""
-        self.driver, self.server, self.path = driver, server, path
+        """`frames`: those of the functions that connect; None for those that have called.
+
+        A driver's own pool sets its connections up by itself: nothing that is asked of it belongs to that.
+        """
+        self.driver, self.server, self.path, self._is_pool = driver, server, path, is_pool
         self.calls: list[dict[str, Any]] = []
         """Name, arguments and value or error of each call."""
         self._frames = find_callers() if frames is None else frames
@@ -83,6 +92,8 @@ class SetUp:
 
     def is_open(self, method: str) -> bool:
         """Whether the functions that made the connection are still running, or a pool looks after it."""
+        if self._is_pool:
+            return False
         if _is_of_pool(method):
             return True
         if not self._frames:
