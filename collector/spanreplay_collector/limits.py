@@ -28,9 +28,12 @@ RETRY_AFTER_S: Final = 2
 """Retry delay sent to a client while too much is in flight."""
 RETRY_AFTER_DISK_S: Final = 15
 """Retry delay sent to a client while the disk is full."""
-JSON_BYTES_MAX: Final = 20 * MIB
-"""OTLP/JSON is in memory three times while it is read, and nine times if a large text holds one emoji: a Python string
-has four bytes for each character then."""
+JSON_BYTES_MAX: Final = 18 * MIB
+"""OTLP/JSON is in memory several times while it is read: as bytes, text, values, message and protobuf."""
+JSON_TEXT_BYTES_MAX: Final = 15 * MIB
+"""The same if a character is not ASCII: a Python string that holds one is kept as UTF-8, too."""
+JSON_WIDE_BYTES_MAX: Final = 8 * MIB
+"""The same with an emoji: a Python string that holds one has four bytes for each character."""
 JSON_ITEMS_MAX: Final = 300_000
 """Values in an OTLP/JSON request, estimated by counting brackets and commas, including those inside strings.
 

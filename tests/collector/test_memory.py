@@ -158,13 +158,24 @@ def test_r6_a_large_text_is_in_memory_once(tmp_path: Path, python: str, way: str
         assert read_peak(process.pid) - before < COST_MAX
 
 
-def test_r6_json_costs_a_stated_multiple_of_its_bytes(tmp_path: Path, python: str) -> None:
-    """In the worst case, one emoji in a large text, a request of the largest size costs eleven times its bytes."""
+@pytest.mark.parametrize(
+    ("most", "last"),
+    [
+        (limits.JSON_BYTES_MAX, "~"),
+        (limits.JSON_TEXT_BYTES_MAX, "é"),
+        (limits.JSON_TEXT_BYTES_MAX, "語"),
+        (limits.JSON_WIDE_BYTES_MAX, "😀"),
+        (limits.JSON_WIDE_BYTES_MAX, "\\ud83d\\ude00"),
+    ],
+    ids=["ascii", "latin", "cjk", "emoji", "escape"],
+)
+def test_r6_a_large_json_request_costs_no_more(tmp_path: Path, python: str, most: int, last: str) -> None:
+    """One character decides how many bytes Python takes for each, and so how large a request may be."""
     start, end = '{"resourceSpans":[{"scopeSpans":[{"spans":[{"traceId":"', '"}]}]}]}'
     start += "a" * 32 + '","spanId":"' + "b" * 16 + '","name":"'
-    text = "x" * (limits.JSON_BYTES_MAX - len(start) - len(end) - 4) + "😀"
-    body = f"{start}{text}{end}".encode()
-    assert len(body) == limits.JSON_BYTES_MAX
+    text = "x" * (most - len(start) - len(end) - len(last.encode()))
+    body, larger = f"{start}{text}{last}{end}".encode(), f"{start}{text}x{last}{end}".encode()
+    assert len(body) == most
     with spawn(python, tmp_path) as (process, ports):
         send("http", ports, make_payload(1))
         before = read_peak(process.pid)
@@ -172,8 +183,10 @@ def test_r6_json_costs_a_stated_multiple_of_its_bytes(tmp_path: Path, python: st
         headers = {"content-type": "application/json"}
         answer = httpx.post(url, content=body, headers=headers, trust_env=False, timeout=120)
         assert (answer.status_code, answer.json()) == (200, {})
-        cost = read_peak(process.pid) - before
-    assert cost < 11 * len(body)
+        assert read_peak(process.pid) - before < COST_MAX
+        refused = httpx.post(url, content=larger, headers=headers, trust_env=False, timeout=120)
+        assert refused.status_code == 413
+        assert read_peak(process.pid) - before < COST_MAX
 
 
 def make_span(number: int, text: bytes = b"") -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,6 +20,9 @@ from spanreplay_collector import limits
 from spanreplay_collector.wire_check import TooManyFields, check_wire, leave_out_invalid
 
 _JSON_MARKS: Final = (b"{", b"[", b",")
+_WIDE: Final = re.compile(rb"[\xf0-\xf4]|\\u[dD][89a-fA-F]")
+_NOT_ASCII: Final = re.compile(rb"[\x80-\xef]|\\u(?!00[0-7])")
+"""What makes Python's strings larger: four bytes for each character, or a copy as UTF-8; as text and as an escape."""
 ENCODINGS: Final = "gzip, deflate, zstd"
 
 
@@ -143,8 +147,23 @@ def check_protobuf(body: bytes) -> CheckedRequest:
     return CheckedRequest(checked.payload, checked.spans, checked.refused_spans)
 
 
+def _find_json_limit(body: bytes) -> int:
+    """The largest size of a request with the characters of this one."""
+    if len(body) <= limits.JSON_WIDE_BYTES_MAX:
+        return limits.JSON_BYTES_MAX
+    if _WIDE.search(body):
+        return limits.JSON_WIDE_BYTES_MAX
+    return limits.JSON_TEXT_BYTES_MAX if _NOT_ASCII.search(body) else limits.JSON_BYTES_MAX
+
+
 def check_json(body: bytes) -> CheckedRequest:
     """Convert an OTLP/JSON request to protobuf. Raises: BadRequest, TooLarge."""
+    most = _find_json_limit(body)
+    if len(body) > most:
+        raise TooLarge(
+            f"the request has {len(body):,} bytes, and JSON with such characters may have {most:,}",
+            hint="send smaller batches, or protobuf",
+        )
     if sum(map(body.count, _JSON_MARKS)) > limits.JSON_ITEMS_MAX:
         raise TooLarge(
             f"the request has more than {limits.JSON_ITEMS_MAX} values", hint="send smaller batches, or protobuf"
@@ -159,5 +178,6 @@ def check_json(body: bytes) -> CheckedRequest:
         request = read_request(tree)
     except ValueError as exc:
         raise BadRequest("the body is not OTLP/JSON") from exc
+    del tree  # its texts are as large as the message
     spans, refused = leave_out_invalid(request)
     return CheckedRequest(request.SerializeToString(), spans, refused)
