@@ -19,6 +19,9 @@ AGENT: Final = """
 import os, wandb
 from openai import OpenAI
 
+if os.environ["MODE_OF_RUN"] == "online":
+    wandb.setup()
+    print(wandb.login())
 run = wandb.init(project="p", mode=os.environ["MODE_OF_RUN"], config={"model": "gpt-x"})
 client = OpenAI()
 

@@ -395,12 +395,12 @@ SEAMS: Final[tuple[Seam, ...]] = (
     Seam(
         "wandb",
         "wandb",
-        ("wandb.sdk.wandb_init",),
+        ("wandb.sdk.wandb_init", "wandb.sdk.wandb_login", "wandb.sdk.wandb_setup"),
         "spanreplay.seams.telemetry.wandb_runs",
         "no calls; a replay's run has the recorded id, name, project, entity and URL, and sends nothing",
         lanes="none",
         versions=">=0.31",
-        omits="what else its service tells the agent: a run's folder, the step of a resumed run, artifacts, sweeps",
+        omits="what else its service tells: a run's folder, the step of a resumed run, artifacts, sweeps, `wandb.Api`",
     ),
     Seam(
         "chromadb",

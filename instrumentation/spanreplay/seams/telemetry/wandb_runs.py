@@ -1,12 +1,14 @@
 """Seam: runs of Weights & Biases. A replay's run says what the recorded one said, and sends nothing.
 
-`wandb.init` starts a program, which sends or writes what the agent logs. A replay starts no programs and sends no
-reports, so it gives the agent a run in wandb's own mode `disabled`.
+`wandb.init`, `login` and `setup` start a program, which sends or writes what the agent logs. A replay starts no
+programs and sends no reports, so it gives the agent a run in wandb's own mode `disabled`, and the recorded result of a
+login.
 """
 
 from __future__ import annotations
 
 import inspect
+from importlib import import_module
 from typing import Any, Final
 
 from spanreplay.model import guard
@@ -20,11 +22,34 @@ _ASKED: Final = ("id", "name", "project", "entity")
 _TOLD: Final = ("entity", "url", "offline")
 """Attributes that a program only reads; a disabled run has others."""
 _READ: Final = source("environment", "wandb.init", is_loose=True)
+_LOGGED_IN: Final = source("environment", "wandb.login", is_loose=True)
 
 
 def install(module: Any, patches: Patches) -> None:
-    """Patch `wandb.sdk.wandb_init`."""
-    patches.wrap(module, "init", _init)
+    """Patch `wandb.sdk.wandb_init`, `wandb.sdk.wandb_login` or `wandb.sdk.wandb_setup`."""
+    name = module.__name__.rpartition("_")[2]
+    patches.wrap(module, name, {"init": _init, "login": _login, "setup": _setup}[name])
+
+
+def _setup(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    run = active_run()
+    if run is None or not run.resolver.swallows_telemetry:
+        return wrapped(*args, **kwargs)
+    asked = inspect.signature(wrapped).bind_partial(*args, **kwargs)
+    settings = asked.arguments.get("settings") or import_module("wandb.sdk.wandb_settings").Settings()
+    asked.arguments["settings"] = settings.model_copy(update={"mode": "disabled"})
+    return wrapped(*asked.args, **asked.kwargs)
+
+
+def _login(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    run = active_run()
+    if run is None:
+        return wrapped(*args, **kwargs)
+    if run.resolver.swallows_telemetry:
+        return read(_LOGGED_IN, bool)
+    done = wrapped(*args, **kwargs)
+    guard.guarded("a login of wandb", read, _LOGGED_IN, lambda: done)
+    return done
 
 
 def _init(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
