@@ -21,7 +21,7 @@ from spanreplay.runtime.process.noted_effects import ASYNC_DRIVERS
 from spanreplay.runtime.run import active_run
 from spanreplay.seams.machine.databases import dbapi_values as values
 from spanreplay.seams.machine.databases.dbapi_async_calls import Pending, act, close_root, is_coroutine, within
-from spanreplay.seams.machine.databases.dbapi_family import Driver
+from spanreplay.seams.machine.databases.dbapi_family import Driver, behind
 from spanreplay.seams.machine.databases.dbapi_objects import make_root, make_stand_in
 from spanreplay.seams.machine.databases.dbapi_server import name_arguments, name_modes, name_server, read_signature
 from spanreplay.seams.machine.databases.dbapi_setup import POOL, SetUp, find_callers
@@ -142,9 +142,14 @@ class _Opening:
         value = await call_async(describe, live)
         setup = SetUp(self._name, server, (value or {}).get("class", ""), frames, is_pool=is_pool)
         driver.setups.setdefault(place, setup)
-        if made:
-            return make_root(driver, made[0], setup, is_pool=is_pool)
-        return make_stand_in(driver, setup.path, setup, is_pool=is_pool)
+        root = (
+            make_root(driver, made[0], setup, is_pool=is_pool)
+            if made
+            else make_stand_in(driver, setup.path, setup, is_pool=is_pool)
+        )
+        if not is_pool and not frames:
+            behind(root).label = driver.count_made()
+        return root
 
 
 def _steps_aside() -> bool:

@@ -108,6 +108,9 @@ def _is_setup(held: Behind, what: str) -> bool:
 def call_method(stand_in: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a method: return a coroutine, or what another method returns."""
     held = behind(stand_in)
+    if name == "release":
+        for each in (*args, *kwargs.values()):
+            _give_back(held, each)
     is_closing = name in _CLOSES and not held.is_closed and not args and not kwargs
     if not is_coroutine(held.find(name)) and not (name in FETCHES and held.pending):
         return close(held, lambda: held.real.close()) if is_closing else ask(stand_in, name, args, kwargs)
@@ -117,6 +120,12 @@ def call_method(stand_in: Any, name: str, args: tuple[Any, ...], kwargs: dict[st
     if name in FETCHES and not kwargs:
         return _fetch(stand_in, name, args, is_setup=is_setup)
     return _ask(held, name, args, kwargs, is_setup=is_setup)
+
+
+def _give_back(held: Behind, connection: Any) -> None:
+    """Note that a connection is given back to its pool."""
+    if values.is_held(connection):
+        held.family.holders.pop(behind(connection).number, None)
 
 
 async def _ask(held: Behind, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_setup: bool) -> Any:
@@ -245,6 +254,7 @@ def pend(held: Behind, what: str, real: Any, result: list[Any] | None) -> Pendin
     def leave_it(entered: Any, kind: Any, live: Callable[[], Awaitable[Any]]) -> Coroutine[Any, Any, Any]:
         if values.is_held(entered) and behind(entered).is_cursor:
             return _close(behind(entered), live)
+        _give_back(held, entered)
         return _leave(held, kind, live)
 
     return Pending(lambda: real, ask_for, leave_it)

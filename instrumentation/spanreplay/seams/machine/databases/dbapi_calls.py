@@ -92,7 +92,10 @@ class Asking:
 
     def give(self, answer: Any) -> Any:
         """Return what the agent gets: the driver's own value, or what was recorded."""
-        return self._given[0] if self._given else _serve(self.held, self.what, answer)
+        given = self._given[0] if self._given else _serve(self.held, self.what, answer)
+        if self.held.family.driver.is_async and values.is_held(given):
+            self.held.family.note_given(self.held, behind(given))
+        return given
 
 
 def _resolve(held: Behind, what: str, describe: Callable[[], Any], live: Callable[[], Any]) -> Any:
@@ -248,7 +251,8 @@ def ask(stand_in: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any])
 def describe_ask(held: Behind, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Describe the call of a method."""
     described = describe_method(held.prefix, held.shape, name, args, kwargs)
-    return described._replace(arguments={**described.arguments, **held.shown}) if name in FETCHES else described
+    more = {**held.marks, **(held.shown if name in FETCHES else {})}
+    return described._replace(arguments={**described.arguments, **more}) if more else described
 
 
 def before_call(held: Behind, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:

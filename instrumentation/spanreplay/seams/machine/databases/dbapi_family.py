@@ -6,14 +6,19 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
+from spanreplay.runtime.agent_patches import recorded_run
+from spanreplay.runtime.lanes import current_lane
+from spanreplay.runtime.run import Run
 from spanreplay.seams.machine.databases import dbapi_values as values
-from spanreplay.seams.machine.databases.dbapi_setup import NUMBER, POOL, SetUp
+from spanreplay.seams.machine.databases.dbapi_setup import CONNECTION, CURSOR, POOL, SetUp
 
 __all__ = ["MISSING", "Behind", "Driver", "Family", "behind"]
 
 MISSING: Final = object()
+_MAIN: Final = "main"
+"""The first part of a lane that is no unit's."""
 
 
 class Driver:
@@ -25,6 +30,8 @@ class Driver:
         self.packages = frozenset({values.package(self.name)})
         self.setups: dict[str, SetUp] = {}
         """Server → how the first connection to it was set up."""
+        self._made: WeakKeyDictionary[Run, int] = WeakKeyDictionary()
+        """Run → how many connections the script itself has made."""
         self.connections: tuple[type, ...] = ()
         """An asynchronous driver's classes of connections, to which a pooled one passes on what it doesn't know."""
         self.classes: dict[type, type] = {}
@@ -36,6 +43,14 @@ class Driver:
         found |= {name for name, module in tuple(sys.modules.items()) if module is self.module}  # `install_as_MySQLdb`
         own = {name for name in found if name.partition(".")[0] not in sys.stdlib_module_names}
         self.packages |= {values.package(name) for name in own}
+
+    def count_made(self) -> int:
+        """Return which of its connections the script has made now."""
+        run = recorded_run()
+        if run is None or not is_of_script():
+            return 1
+        self._made[run] = self._made.get(run, 0) + 1
+        return self._made[run]
 
     def fail(self, what: str) -> Exception:
         """Return the error of a stand-in that is asked to act for real."""
@@ -68,6 +83,8 @@ class Family:
         """How the connection is set up for its first user; None until the stand-in is made."""
         self.method = method
         self._make = make
+        self.holders: dict[int, tuple[ref[Run], str]] = {}
+        """Number of a connection that was taken from a pool → the run and lane that have it."""
         self.count = 0
         self.by_number: WeakValueDictionary[int, Any] = WeakValueDictionary()
         self.by_object: WeakValueDictionary[int, Any] = WeakValueDictionary()
@@ -83,6 +100,18 @@ class Family:
         made = self._make(self, type(real), real, self.count)
         self.by_object[id(real)] = made
         return made, True
+
+    def note_given(self, owner: Behind, given: Behind) -> None:
+        """Note which connection a stand-in is, or belongs to, that was got from another one."""
+        if not (self.is_pool and owner.number == 1):
+            given.label = owner.label
+            return
+        run = recorded_run()
+        if run is not None:
+            taker = ref(run), current_lane(run.root_lane).path
+            self.holders.pop(given.number, None)
+            given.label = 1 + sum(each == taker for each in self.holders.values())
+            self.holders[given.number] = taker
 
     def find(self, content: Mapping[str, Any]) -> Any:
         """Return the stand-in of an object that was recorded."""
@@ -102,6 +131,7 @@ class Behind:
         "family",
         "is_closed",
         "kept",
+        "label",
         "number",
         "pending",
         "real",
@@ -119,6 +149,8 @@ class Behind:
         """Attributes that the agent has set to values that are not data."""
         self.state: dict[str, Any] = {}
         self.is_closed = False
+        self.label = 1
+        """Which of several connections it is or belongs to: those of a script, those that a task has from a pool."""
         self.pending: list[Any] = []
         """Rows that were read together with one before them, the next one last."""
         self.rows: Any = None
@@ -147,9 +179,15 @@ class Behind:
         return f"{name}.{POOL}" if self.number == 1 and self.family.is_pool else name
 
     @property
+    def marks(self) -> dict[str, Any]:
+        """What tells a connection from others in the requests made of it; of a server's units, only in a pool."""
+        is_told = self.label > 1 and (self.family.is_pool or is_of_script())
+        return {CONNECTION: self.label} if is_told else {}
+
+    @property
     def shown(self) -> dict[str, Any]:
         """What tells an asynchronous driver's cursor from others in the requests for its rows."""
-        return {NUMBER: self.number} if self.family.driver.is_async else {}
+        return {CURSOR: self.number} if self.family.driver.is_async else {}
 
     @property
     def is_cursor(self) -> bool:
@@ -163,6 +201,12 @@ def _find_shape(driver: Driver, cls: type) -> type:
     found = (each for each in candidates if values.find_named(driver.packages, values.describe_class(each)) is each)
     shape: type = next(found, object)
     return shape
+
+
+def is_of_script() -> bool:
+    """Whether the caller is no unit of a server or worker: a unit may use a connection that another one has made."""
+    run = recorded_run()
+    return run is not None and current_lane(run.root_lane).path.partition("/")[0] == _MAIN
 
 
 def behind(stand_in: Any) -> Behind:

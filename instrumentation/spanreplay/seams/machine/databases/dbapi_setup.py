@@ -26,15 +26,15 @@ from spanreplay.runtime.lanes import current_lane
 from spanreplay.runtime.run import Run
 from spanreplay.seams.machine.effects import describe_effect
 
-__all__ = ["NUMBER", "POOL", "SetUp", "find_callers"]
+__all__ = ["CONNECTION", "CURSOR", "POOL", "SetUp", "find_callers"]
 
 _FRAMES_MAX: Final = 4
 """So many functions of libraries that led to `connect` may belong to the set-up: a dialect's and a pool's."""
 _POOL_FRAMES_MAX: Final = 6
 POOL: Final = "pool"
 """In the name of a file or folder whose code keeps connections: its own calls (pings) depend on which one it gives."""
-NUMBER: Final = "cursor_number"
-"""Argument that tells cursors apart; those of a set-up have other numbers if it is answered by another one's."""
+CURSOR, CONNECTION = "cursor_number", "connection_number"
+"""Arguments that tell objects apart; those of a set-up have other numbers if it is answered by another one's."""
 _STACK_MAX: Final = 200
 _CALLS_MAX: Final = 64
 
@@ -106,7 +106,7 @@ class SetUp:
     def name(self, call: FunctionCall) -> FunctionCall:
         """Return a call of the set-up under its own name."""
         rest = call.name[len(self.driver) + 1 :]
-        shown = {name: value for name, value in call.arguments.items() if name != NUMBER}
+        shown = {name: value for name, value in call.arguments.items() if name not in (CURSOR, CONNECTION)}
         return call._replace(name=f"{self.driver}.setup.{rest}", arguments=shown, beside={"driver": self.driver})
 
     def keep(self, call: FunctionCall, **outcome: Any) -> None:

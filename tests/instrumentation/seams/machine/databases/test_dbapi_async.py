@@ -169,6 +169,46 @@ def test_dbapi_another_use_of_a_driver_for_asyncio_is_another_run(
     assert replayed["verdict"] == "diverged", json.dumps(replayed)
 
 
+TWO = """
+import asyncio
+import awaited
+
+async def pair(a, b):
+    async with a.cursor() as one, b.cursor() as two:
+        await one.execute("select 1")
+        await two.execute("select 1")
+    await a.commit()
+    await b.rollback()
+
+async def task(pool):
+    async with pool.acquire() as a:
+        b = await pool.acquire()
+        await pair(a, b)
+        await pool.release(b)
+
+async def main():
+    await pair(await awaited.connect("here"), await awaited.connect("here"))
+    async with awaited.create_pool() as pool:
+        await asyncio.gather(task(pool), task(pool))
+        await task(pool)
+
+def agent(): asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("then", "now"),
+    [("    await a.commit()\n    await b.", "    await b.commit()\n    await a."), ("await two", "await one")],
+    ids=["transaction", "statement"],
+)
+def test_dbapi_connections_for_asyncio_are_told_apart(awaited: ModuleType, tmp_path: Path, then: str, now: str) -> None:
+    """The same statement, or end of a transaction, on another connection of the script or the pool is another run."""
+    run_id = record_agent(load(TWO, tmp_path))
+    assert replay_agent(run_id, load(TWO, tmp_path))["verdict"] == "identical"
+    for program in (TWO.replace(then, now), TWO.replace("await pair(a, b)", "await pair(b, a)")):
+        assert replay_agent(run_id, load(program, tmp_path))["verdict"] == "diverged"
+
+
 def test_dbapi_outside_a_run_a_driver_for_asyncio_works_as_ever(
     awaited: ModuleType, tmp_path: Path, capsys: Any
 ) -> None:
