@@ -234,7 +234,7 @@ STATEMENTS: Final[Mapping[str, str]] = {
     "psycopg2": "statement parameters commit rollback isolation_level readonly deferrable autocommit",
     "aiosqlite": "statement parameters commit rollback",
     "dbapi": "statement parameters commit rollback methods attributes autocommit isolation_level init_command; with "
-    "asyncio also charset client_flag sql_mode time_zone, classes of cursors, and which cursor rows are asked of",
+    "asyncio also charset client_flag sql_mode time_zone, classes of cursors, which cursor or connection is asked",
     "asyncpg": "statement parameters column begin commit rollback savepoint cursor codec server_settings",
     "duckdb": "statement parameters begin commit rollback append",
     "redis": "command options commands transaction raise_on_error db decoded",
