@@ -66,22 +66,39 @@ def _commit_first(folder: Path, python: Path) -> None:
         subprocess.run(["git", "config", name, value], cwd=folder, check=True, timeout=100)
 
 
+def _install_functions(folder: Path, python: Path) -> None:
+    """Put yaicli's own functions into its user's home."""
+    subprocess.run(
+        [str(python.parent / "ai"), "--install-functions"], check=True, capture_output=True, timeout=100,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(folder.with_name("home"))},
+    )  # fmt: skip
+
+
+NANOBOT: Final = {
+    "agents": {"defaults": {"model": MODEL, "provider": "custom"}},
+    "providers": {"custom": {"apiKey": "none", "apiBase": "{url}/v1"}},
+}
+TIMED: Final = "date +%N > made.txt; cat made.txt"
+
+
 @dataclass(frozen=True)
 class Published:
     """One agent: how its users start it, and the files that its run leaves behind."""
 
     environment: str
     command: tuple[str, ...]
-    """The arguments after `python`; `{bin}` is the folder of its console scripts, `{url}` the provider's address."""
+    """The arguments after `python`; `{bin}` is the folder of its console scripts, `{url}` the provider's address and
+    `{home}` its user's home."""
     effects: frozenset[str] = frozenset()
     """Files that the run has written to its folder."""
     environ: Mapping[str, str] = field(default_factory=dict)
     script: tuple[str, ...] = ()
     """The model's answers, for agents that write their own prompts."""
     edit: tuple[str, str] = ("", "")
-    """A change of its command, or of a user's file, that reaches its model."""
+    """A change of its command that reaches its model."""
     prepare: Callable[[Path, Path], None] | None = None
-    files: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Files in its user's home."""
 
 
 AGENTS: Final = {
@@ -155,6 +172,36 @@ AGENTS: Final = {
         },
         prepare=_scaffold,
     ),
+    "yaicli": Published(
+        "yaicli",
+        (
+            "{bin}/ai",
+            f"Build it: {_use('execute_shell_command', shell_command=TIMED)} then "
+            f"{_use('fs_write_file', file_path='kept.txt', content='by yaicli')} then "
+            f"{_use('fetch_webpage', url='{url}/health')}",
+        ),
+        frozenset({"made.txt", "kept.txt"}),
+        {"YAI_BASE_URL": "{url}/v1", "YAI_API_KEY": "none", "YAI_MODEL": MODEL, "YAI_TOOL_CONFIRM": "false"},
+        edit=("Build", "Make"),
+        prepare=_install_functions,
+    ),
+    "nanobot": Published(
+        "nanobot",
+        (
+            *("{bin}/nanobot", "agent", "--config", "{home}/config.json", "--workspace", ".", "--message"),
+            f"Build it: {_use('exec', command=TIMED)} then "
+            f"{_use('write_file', path='kept.py', content='print(1)')} then "
+            f"{_use('edit_file', path='kept.py', old_text='1', new_text='2')}",
+        ),
+        frozenset({"made.txt", "kept.py", ".git/index"}),
+        edit=("Build", "Make"),
+        settings={"config.json": json.dumps(NANOBOT)},
+    ),
+    "chatblade": Published(
+        "chatblade",
+        ("{bin}/chatblade", "--openai-base-url", "{url}/v1", "-c", MODEL, "-S", "one", "-s", "-r", "Tell", "me"),
+        edit=("Tell", "Ask"),
+    ),
 }
 
 
@@ -167,6 +214,8 @@ class Place:
         self.project, self.home = folder / "project", folder / "home"
         self.project.mkdir()
         self.home.mkdir()
+        for name, text in agent.settings.items():
+            (self.home / name).write_text(self._fill(text), encoding="utf-8")
         if agent.prepare is not None:
             agent.prepare(self.project, self.python)
         own = {name: self._fill(value) for name, value in agent.environ.items()}
@@ -174,7 +223,10 @@ class Place:
         self.workplace = Workplace(self.project, {**environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}, self.python)
 
     def _fill(self, text: str) -> str:
-        return text.replace("{bin}", str(self.python.parent)).replace("{url}", self.url)
+        known = {"{bin}": str(self.python.parent), "{url}": self.url, "{home}": str(self.home)}
+        for name, value in known.items():
+            text = text.replace(name, value)
+        return text
 
     def command(self, edit: tuple[str, str] = ("", "")) -> list[str]:
         """The command that its user types."""
@@ -229,11 +281,23 @@ def _read_pins(environment: str) -> list[str]:
     return [line for line in lines if not line.startswith("#")]
 
 
+def _list_agents() -> list[str]:
+    """Return each agent's distribution with its version; mini-swe-agent is run in `test_installed_agents.py`."""
+    mini = next(pin for pin in _read_pins("google-adk") if pin.startswith("mini-swe-agent"))
+    return [*(_read_pins(agent.environment)[0] for agent in AGENTS.values()), mini]
+
+
+def test_p10_ten_different_agents_are_installed_and_run() -> None:
+    """The agents that these tests run come from at least ten distributions, each with its version."""
+    pins = [pin.split("==") for pin in _list_agents()]
+    assert all(version for _, version in pins)
+    assert len({distribution.partition("[")[0] for distribution, _ in pins}) >= 10
+
+
 def test_p10_the_page_names_every_agent_with_its_version() -> None:
     """The page has the version that the tests install, and a reason for each unavailable or unreplayable agent."""
     listed, _, cannot = PAGE.read_text(encoding="utf-8").partition("## What cannot be had, or cannot be replayed")
-    pinned = [_read_pins(name)[0] for name in ("mcp-servers", *(agent.environment for agent in AGENTS.values()))]
-    for pin in (*pinned, next(pin for pin in _read_pins("google-adk") if pin.startswith("mini-swe-agent"))):
+    for pin in (_read_pins("mcp-servers")[0], *_list_agents()):
         distribution, version = pin.split("==")
         assert f"[{distribution.partition('[')[0]}](" in listed
         assert f"| {version} |" in listed
