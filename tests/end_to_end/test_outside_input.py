@@ -113,6 +113,32 @@ def test_p12_changed_code_is_no_fault_of_unrecorded_input(workplace: Workplace) 
     assert (replayed.status, replayed.causes()) == (3, [("changed_call", "tool:quote")])
 
 
+TERMINAL: Final = """
+try:
+    seen = open("/dev/tty").readline()
+except OSError as error:
+    seen = str(error)
+"""
+
+
+def _has_terminal() -> bool:
+    try:
+        with Path("/dev/tty").open("rb"):
+            return True
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(_has_terminal(), reason="these tests have a terminal")
+def test_p12_a_terminal_that_is_missing_is_no_input(workplace: Workplace) -> None:
+    """A program that looks for a person's terminal where there is none has read nothing."""
+    agent = workplace.write("agent.py", CALL + TERMINAL + SECOND)
+    recorded = workplace.record(agent)
+    assert workplace.recording().completeness().is_complete
+    replayed = workplace.replay(agent)
+    assert (replayed.status, replayed.stdout) == (0, recorded.stdout), replayed.stderr
+
+
 REPORTED: Final = """
 try:
     print(quote(seen))

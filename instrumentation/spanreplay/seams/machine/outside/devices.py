@@ -16,6 +16,7 @@ _fstat: Final = os.fstat
 _stat: Final = os.stat
 _readlink: Final = os.readlink
 _scandir: Final = os.scandir
+_open: Final = os.open
 _DESCRIPTORS: Final = "/proc/self/fd"
 DESCRIPTORS_MAX: Final = 1024
 _MEMORY: Final = 1
@@ -23,6 +24,8 @@ _MEMORY: Final = 1
 _RANDOM: Final = frozenset({8, 9})
 _EMPTY: Final = frozenset({3, 5, 7})
 """Minor numbers: null, zero, full."""
+_OWN_TERMINAL: Final = (5, 0)
+"""The numbers of `/dev/tty`: whichever terminal the process has."""
 _EVENTS: Final = {"anon_inode:inotify": "inotify", "anon_inode:[fanotify]": "fanotify"}
 _TIMERS: Final = frozenset({"anon_inode:[timerfd]", "anon_inode:[signalfd]"})
 KERNEL: Final = ("/proc/", "/sys/")
@@ -71,7 +74,21 @@ def describe_path(path: str) -> tuple[str, str]:
         return "", ""
     if stat.S_ISREG(found.st_mode):
         return ("device", path) if path.startswith(KERNEL) else ("", "")
+    if _is_missing_terminal(found, path):
+        return "", ""
     return _describe(found, os.path.abspath(path))  # noqa: PTH100 -- text
+
+
+def _is_missing_terminal(found: os.stat_result, path: str) -> bool:
+    """Whether this is the terminal of a process that has none: opening it fails, so that nothing is read."""
+    if (os.major(found.st_rdev), os.minor(found.st_rdev)) != _OWN_TERMINAL:
+        return False
+    try:
+        with unwatched():
+            os.close(_open(path, os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC))
+    except OSError:
+        return True
+    return False
 
 
 def watches_files() -> str:
