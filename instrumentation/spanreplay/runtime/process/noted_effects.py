@@ -19,6 +19,9 @@ DRIVERS: Final = "drivers"
 ASYNC_DRIVERS: Final = "async_drivers"
 """Member of the environment: the same of drivers for asyncio that have the shape of PEP 249."""
 
+TOLD_APART: Final = "drivers_told_apart"
+"""Member of the environment: whether requests of a PEP 249 driver say which cursor and connection they are made of."""
+
 first_environs: Final[WeakKeyDictionary[Run, dict[str, str]]] = WeakKeyDictionary()
 
 

@@ -233,8 +233,8 @@ STATEMENTS: Final[Mapping[str, str]] = {
     "psycopg": "statement parameters commit rollback transaction isolation_level read_only deferrable autocommit",
     "psycopg2": "statement parameters commit rollback isolation_level readonly deferrable autocommit",
     "aiosqlite": "statement parameters commit rollback",
-    "dbapi": "statement parameters commit rollback methods attributes autocommit isolation_level init_command; with "
-    "asyncio also charset client_flag sql_mode time_zone, classes of cursors, which cursor or connection is asked",
+    "dbapi": "statement parameters commit rollback methods attributes autocommit isolation_level init_command, and which "
+    "cursor or connection is asked; with asyncio also charset client_flag sql_mode time_zone, classes of cursors",
     "asyncpg": "statement parameters column begin commit rollback savepoint cursor codec server_settings",
     "duckdb": "statement parameters begin commit rollback append",
     "redis": "command options commands transaction raise_on_error db decoded",
@@ -301,6 +301,7 @@ INSIDE: Final[Mapping[str, str]] = {
     "own-servers": "requests to the agent's own process",
     "mcp-transports": "the session's requests are recorded above it",
     "blockbuster": "it changes nothing but whose calls may block",
+    "wandb": "keeps what its service says of a run, which the agent may read; its reports are telemetry",
     **dict.fromkeys(("leaks", "native-clients"), _MISSES),
     "native-files": "writes are compared by the content of the file; those of DuckDB by its statements",
 }  # fmt: skip

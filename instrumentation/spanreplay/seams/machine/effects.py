@@ -18,6 +18,7 @@ from spanreplay.runtime.process.noted_effects import (
     ASYNC_DRIVERS,
     DRIVERS,
     EFFECTS,
+    TOLD_APART,
     VERSIONS,
     first_environs,
     sees_effects,
@@ -33,6 +34,7 @@ def attach(run: Run) -> None:
     run.resolver.declare(EFFECTS, VERSIONS)
     run.resolver.declare(DRIVERS)
     run.resolver.declare(ASYNC_DRIVERS)
+    run.resolver.declare(TOLD_APART)
 
 
 def describe_effect(

@@ -27,6 +27,7 @@ from spanreplay.runtime.calls.function_calls import FunctionCall, call_sync
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.process.noted_effects import sees_effects
 from spanreplay.runtime.run import active_run
+from spanreplay.seams.machine.databases.told_apart import mark, note_made
 from spanreplay.seams.machine.effects import describe_effect, effects_run
 from spanreplay.seams.machine.files.changes import look_before
 
@@ -89,7 +90,7 @@ class CursorMixin:
             return {**self._collect(), **connection._take_traced()}
 
         def describe() -> FunctionCall:
-            arguments = {"database": connection._database, "sql": sql, "parameters": parameters}
+            arguments = {"database": connection._database, "sql": sql, "parameters": parameters, **mark(connection)}
             return FunctionCall(Kind.TOOL.value, f"sqlite3.{name}", _effect(sql), arguments)
 
         with connection._tracing():
@@ -282,7 +283,7 @@ class ConnectionMixin:
             made = {"total_changes": super(ConnectionMixin, self).total_changes, "in_transaction": self.in_transaction}  # type: ignore[misc]  # as above
             return {**made, **self._take_traced()}
 
-        shown = {"database": self._database, **arguments}
+        shown = {"database": self._database, **arguments, **mark(self)}
         with self._tracing():
             value = call_sync(lambda: describe_effect(f"sqlite3.{name}", shown), run_live)
             if is_served:
@@ -377,6 +378,7 @@ def _connect(real: Any, factory: Any, args: tuple[Any, ...], kwargs: dict[str, A
         made.append(real(":memory:", *args[1:5], **{**rest, "factory": ours}))
     connection = made[0]
     connection._database = shown
+    note_made(connection, f"sqlite3 {shown}")
     connection._is_memory_instead = not is_file
     return connection
 

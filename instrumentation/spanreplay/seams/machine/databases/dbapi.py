@@ -17,10 +17,10 @@ from spanreplay.model.call import Effect
 from spanreplay.runtime.agent_patches import Patch, install_patch, recorded_run
 from spanreplay.runtime.calls.function_calls import call_sync
 from spanreplay.runtime.patches import Patches
-from spanreplay.runtime.process.noted_effects import DRIVERS
+from spanreplay.runtime.process.noted_effects import DRIVERS, TOLD_APART
 from spanreplay.runtime.run import active_run
 from spanreplay.seams.machine.databases import dbapi_async
-from spanreplay.seams.machine.databases.dbapi_family import Driver
+from spanreplay.seams.machine.databases.dbapi_family import Driver, behind
 from spanreplay.seams.machine.databases.dbapi_objects import make_root, make_stand_in
 from spanreplay.seams.machine.databases.dbapi_server import name_arguments, name_modes, name_server, read_signature
 from spanreplay.seams.machine.databases.dbapi_setup import SetUp
@@ -187,4 +187,7 @@ def _connect(driver: Driver, real: Any, signature: inspect.Signature | None, arg
     value = call_sync(describe, live)
     setup = SetUp(driver.name, server, (value or {}).get("class", ""))
     driver.setups.setdefault(str(sorted(server.items())), setup)
-    return make_root(driver, made[0], setup) if made else make_stand_in(driver, setup.path, setup)
+    root = make_root(driver, made[0], setup) if made else make_stand_in(driver, setup.path, setup)
+    if run is not None and run.resolver.has(TOLD_APART):
+        behind(root).tell_apart(driver.count_made() if setup.is_direct else 1)
+    return root

@@ -147,8 +147,7 @@ class _Opening:
             if made
             else make_stand_in(driver, setup.path, setup, is_pool=is_pool)
         )
-        if not is_pool and not frames:
-            behind(root).label = driver.count_made()
+        behind(root).tell_apart(1 if is_pool or frames else driver.count_made())
         return root
 
 

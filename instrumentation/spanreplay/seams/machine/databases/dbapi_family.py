@@ -6,19 +6,18 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final
-from weakref import WeakKeyDictionary, WeakValueDictionary, ref
+from weakref import WeakValueDictionary, ref
 
 from spanreplay.runtime.agent_patches import recorded_run
 from spanreplay.runtime.lanes import current_lane
 from spanreplay.runtime.run import Run
 from spanreplay.seams.machine.databases import dbapi_values as values
+from spanreplay.seams.machine.databases import told_apart
 from spanreplay.seams.machine.databases.dbapi_setup import CONNECTION, CURSOR, POOL, SetUp
 
 __all__ = ["MISSING", "Behind", "Driver", "Family", "behind"]
 
 MISSING: Final = object()
-_MAIN: Final = "main"
-"""The first part of a lane that is no unit's."""
 
 
 class Driver:
@@ -30,8 +29,6 @@ class Driver:
         self.packages = frozenset({values.package(self.name)})
         self.setups: dict[str, SetUp] = {}
         """Server → how the first connection to it was set up."""
-        self._made: WeakKeyDictionary[Run, int] = WeakKeyDictionary()
-        """Run → how many connections the script itself has made."""
         self.connections: tuple[type, ...] = ()
         """An asynchronous driver's classes of connections, to which a pooled one passes on what it doesn't know."""
         self.classes: dict[type, type] = {}
@@ -45,12 +42,8 @@ class Driver:
         self.packages |= {values.package(name) for name in own}
 
     def count_made(self) -> int:
-        """Return which of its connections the script has made now."""
-        run = recorded_run()
-        if run is None or not is_of_script():
-            return 1
-        self._made[run] = self._made.get(run, 0) + 1
-        return self._made[run]
+        """Return which of its connections a lane of the script has made now."""
+        return told_apart.count_made(self.name)
 
     def fail(self, what: str) -> Exception:
         """Return the error of a stand-in that is asked to act for real."""
@@ -77,6 +70,8 @@ class Family:
         `pend` makes what is returned for an awaitable of the driver, with its result in a list if it has one already.
         """
         self.driver, self.pend = driver, pend
+        self.is_told_apart = False
+        """Whether requests say which cursor and connection they are made of; older recordings' don't."""
         self.is_pool = False
         """Whether its first object is a pool of the driver's own."""
         self.setup: SetUp | None = None
@@ -157,6 +152,10 @@ class Behind:
         self.together = 0
         """How many rows were read one by one since the last statement."""
 
+    def tell_apart(self, label: int) -> None:
+        """Let requests say which cursor they are made of, and of which connection, if its label is above 1."""
+        self.family.is_told_apart, self.label = True, label
+
     def find(self, name: str) -> Any:
         """Return what its class, or that of a connection behind it, has under a name; MISSING if neither has it."""
         found = inspect.getattr_static(self.shape, name, MISSING)
@@ -181,13 +180,13 @@ class Behind:
     @property
     def marks(self) -> dict[str, Any]:
         """What tells a connection from others in the requests made of it; of a server's units, only in a pool."""
-        is_told = self.label > 1 and (self.family.is_pool or is_of_script())
+        is_told = self.label > 1 and (self.family.is_pool or told_apart.is_of_script())
         return {CONNECTION: self.label} if is_told else {}
 
     @property
     def shown(self) -> dict[str, Any]:
-        """What tells an asynchronous driver's cursor from others in the requests for its rows."""
-        return {CURSOR: self.number} if self.family.driver.is_async else {}
+        """What tells a cursor from others in the requests for its rows."""
+        return {CURSOR: self.number} if self.family.is_told_apart else {}
 
     @property
     def is_cursor(self) -> bool:
@@ -201,12 +200,6 @@ def _find_shape(driver: Driver, cls: type) -> type:
     found = (each for each in candidates if values.find_named(driver.packages, values.describe_class(each)) is each)
     shape: type = next(found, object)
     return shape
-
-
-def is_of_script() -> bool:
-    """Whether the caller is no unit of a server or worker: a unit may use a connection that another one has made."""
-    run = recorded_run()
-    return run is not None and current_lane(run.root_lane).path.partition("/")[0] == _MAIN
 
 
 def behind(stand_in: Any) -> Behind:

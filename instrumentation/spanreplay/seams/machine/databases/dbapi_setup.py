@@ -74,6 +74,11 @@ class SetUp:
         units.add(unit)
         return is_known
 
+    @property
+    def is_direct(self) -> bool:
+        """Whether no library made the connection, such as one with a pool."""
+        return not self._frames
+
     def is_others(self) -> bool:
         """Whether another unit has set the connection up."""
         run = recorded_run()

@@ -16,6 +16,7 @@ from spanreplay.model.call import Effect, Kind
 from spanreplay.runtime.agent_patches import recorded_run
 from spanreplay.runtime.calls.function_calls import FunctionCall
 from spanreplay.runtime.run import active_run
+from spanreplay.seams.machine.databases.told_apart import mark
 
 _READS: Final = ("select", "show", "explain", "values", "table")
 COMMAND_OK, TUPLES_OK = 1, 2
@@ -23,11 +24,12 @@ SERVER_VERSION: Final = 150000
 """The version that a stand-in reports; drivers check whether a server is newer than those they know."""
 
 
-def describe_statement(name: str, sql: str, parameters: Any) -> FunctionCall:
-    """Describe one statement as a call."""
+def describe_statement(name: str, sql: str, parameters: Any, connection: Any = None) -> FunctionCall:
+    """Describe one statement on a connection as a call."""
     words = sql.lstrip(" \t\r\n(;").split(None, 1)
     effect = Effect.READ if words and words[0].lower() in _READS else Effect.IRREVERSIBLE
-    return FunctionCall(Kind.TOOL.value, name, effect.value, {"sql": sql, "parameters": parameters})
+    arguments = {"sql": sql, "parameters": parameters, **mark(connection)}
+    return FunctionCall(Kind.TOOL.value, name, effect.value, arguments)
 
 
 def build_value(rows: Iterable[Any], columns: list[list[Any]] | None, rowcount: int, status: str) -> dict[str, Any]:

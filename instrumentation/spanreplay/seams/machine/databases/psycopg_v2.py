@@ -25,6 +25,7 @@ from spanreplay.seams.machine.databases.postgres import (
     is_replayed_here,
     note_unrecorded,
 )
+from spanreplay.seams.machine.databases.told_apart import mark, note_made
 from spanreplay.seams.machine.databases.transactions import describe_connect, tell
 from spanreplay.seams.machine.effects import effects_run
 
@@ -125,7 +126,7 @@ class RecordedCursor(_Cursor):  # type: ignore[misc]  # a class of C, known at r
             return self._collect()
 
         sql = _text(query)
-        value = call_sync(lambda: describe_statement(f"psycopg2.{name}", sql, parameters), run_live)
+        value = call_sync(lambda: describe_statement(f"psycopg2.{name}", sql, parameters, connection), run_live)
         if is_served:
             self._served = Served(value)
 
@@ -265,7 +266,7 @@ class RecordedConnection(_Connection):  # type: ignore[misc]  # a class of C, kn
 
     # ── Transactions ────────────────────────────────────────────────────────────────────────────
     def _tell(self, name: str, arguments: dict[str, Any], live: Any) -> Any:
-        return tell(f"psycopg2.{name}", arguments, (lambda: None) if self.is_stand_in else live)
+        return tell(f"psycopg2.{name}", {**arguments, **mark(self)}, (lambda: None) if self.is_stand_in else live)
 
     def commit(self) -> None:
         """Commit the changes."""
@@ -400,11 +401,11 @@ def install(module: Any, patches: Patches) -> None:
                 return real(dsn, cls, cursor_factory, **options)
             opened: list[Any] = []
             call_sync(describe, lambda: opened.append(real(dsn, cls, cursor_factory, **options)))
-            return opened[0]
+            return note_made(opened[0], "psycopg2")
         if effects_run() is not None:
             call_sync(describe, lambda: None)
         made = cls.__new__(cls)
         made.is_stand_in, made._default = True, cursor_factory
-        return made
+        return note_made(made, "psycopg2")
 
     install_patch(patches, module, "connect", call, Patch("psycopg2", "connect", real))

@@ -23,6 +23,7 @@ from spanreplay.seams.machine.databases.postgres import (
     is_replayed_here,
     note_unrecorded,
 )
+from spanreplay.seams.machine.databases.told_apart import note_made
 from spanreplay.seams.machine.databases.transactions import IDLE, IN_ERROR, complete, describe_connect, methods
 from spanreplay.seams.machine.effects import effects_run
 
@@ -65,7 +66,7 @@ class _Cursor:
             self._shown.info.transaction_status = value.get(_STATUS, IDLE)
 
     def _describe(self, name: str, query: Any, parameters: Any) -> Any:
-        return describe_statement(f"psycopg.{name}", _text(query), parameters)
+        return describe_statement(f"psycopg.{name}", _text(query), parameters, self.connection)
 
     def _collected(self, rows: list[Any]) -> dict[str, Any]:
         cursor: Any = super()
@@ -373,7 +374,8 @@ def install(module: Any, patches: Patches) -> None:
             if effects_run() is not None:
                 call_sync(lambda: _describe(conninfo, options), lambda: None)
             cursors = _with(CursorMixin, options.get("cursor_factory") or module.Cursor)
-            return psycopg_stand_ins.make(_with(psycopg_stand_ins.ReplayedConnection, cls), cursors, conninfo, options)
+            stand_in = _with(psycopg_stand_ins.ReplayedConnection, cls)
+            return note_made(psycopg_stand_ins.make(stand_in, cursors, conninfo, options), "psycopg")
         made: list[Any] = []
 
         def live() -> None:
@@ -381,7 +383,7 @@ def install(module: Any, patches: Patches) -> None:
 
         live() if effects_run() is None else call_sync(lambda: _describe(conninfo, options), live)
         made[0].cursor_factory = _with(CursorMixin, made[0].cursor_factory)
-        return made[0]
+        return note_made(made[0], "psycopg")
 
     async def connect_async(cls: Any, /, conninfo: str = "", **options: Any) -> Any:
         made: list[Any] = []
@@ -395,9 +397,9 @@ def install(module: Any, patches: Patches) -> None:
         if is_replayed:
             cursors = _with(AsyncCursorMixin, options.get("cursor_factory") or module.AsyncCursor)
             stand_in = _with(psycopg_stand_ins.ReplayedAsyncConnection, cls)
-            return psycopg_stand_ins.make(stand_in, cursors, conninfo, options)
+            return note_made(psycopg_stand_ins.make(stand_in, cursors, conninfo, options), "psycopg")
         made[0].cursor_factory = _with(AsyncCursorMixin, made[0].cursor_factory)
-        return made[0]
+        return note_made(made[0], "psycopg")
 
     connect.__qualname__, connect_async.__qualname__ = "Connection.connect", "AsyncConnection.connect"
     connect_async.__name__ = "connect"

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from spanreplay.model.call import Effect
 from spanreplay.runtime.calls.function_calls import call_async, call_sync
+from spanreplay.seams.machine.databases.told_apart import mark
 from spanreplay.seams.machine.effects import describe_effect, effects_run
 
 MODES: Final = ("autocommit", "isolation_level", "read_only", "deferrable")
@@ -68,7 +69,7 @@ class Block:
         """`real` is the driver's own block; None in a replay."""
         self._real = real
         self._before = IDLE if real is not None else connection.info.transaction_status
-        self._arguments = {"savepoint": name, "force_rollback": force_rollback}
+        self._arguments = {"savepoint": name, "force_rollback": force_rollback, **mark(connection)}
         self._shown = SimpleNamespace(connection=connection, savepoint_name=name, force_rollback=force_rollback)
 
     def _note(self, status: int) -> None:
@@ -134,12 +135,12 @@ def methods(real_of: Callable[[str], Any], *, is_async: bool) -> dict[str, Any]:
         call, describe = _ordinary(name)
 
         def sync(self: Any, *args: Any, real: Any = real, call: str = call, describe: Any = describe) -> Any:
-            return tell(call, describe(args), lambda: real(self, *args))
+            return tell(call, {**describe(args), **mark(self)}, lambda: real(self, *args))
 
         async def asynchronous(
             self: Any, *args: Any, real: Any = real, call: str = call, describe: Any = describe
         ) -> Any:
-            return await tell_async(call, describe(args), lambda: real(self, *args))
+            return await tell_async(call, {**describe(args), **mark(self)}, lambda: real(self, *args))
 
         made = asynchronous if is_async else sync
         made.__name__, made.__doc__ = name, getattr(real, "__doc__", None)

@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from spanreplay.runtime.patches import Patches
 from spanreplay.seams.machine import effects
 from spanreplay.seams.machine.databases import dbapi
+from spanreplay.seams.machine.databases.dbapi_family import Behind
 from spanreplay.seams.machine.databases.dbapi_objects import StandIn
 from support.changed import load, record_agent, replay_agent
 
@@ -233,3 +234,46 @@ def test_dbapi_earlier_recordings_have_what_is_beneath(
     run_id = record_agent(load(asks.format("True"), tmp_path))
     replayed = replay_agent(run_id, load(asks.format('peculiar.connect("x").ping()'), tmp_path))
     assert (replayed["verdict"], peculiar.MADE) == ("identical", ["connect"]), replayed["divergences"]
+
+
+TWO: Final = """
+import peculiar
+
+def agent():
+    a, b = peculiar.connect("here"), peculiar.connect("here")
+    first, second = a.cursor().execute("select 2"), a.cursor().execute("select 2")
+    print(first.fetchone(), second.fetchmany(1), first.fetchall(), list(second))
+    a.commit()
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("first.fetchone(), second.fetchmany(1)", "second.fetchone(), first.fetchmany(1)"),
+        ("first.fetchall(), list(second)", "second.fetchall(), list(first)"),
+        ("    a.commit()", "    b.commit()"),
+        ('second = a.cursor().execute("select 2")', 'second = b.cursor().execute("select 2")'),
+    ],
+    ids=["one", "all", "commit", "statement"],
+)
+def test_n14_which_cursor_and_connection_a_driver_is_asked_by_is_compared(
+    before: str, after: str, peculiar: ModuleType, tmp_path: Path
+) -> None:
+    """The same requests made of another cursor or connection are other requests."""
+    run_id = record_agent(load(TWO, tmp_path))
+    assert replay_agent(run_id, load(TWO, tmp_path))["verdict"] == "identical"
+    changed = replay_agent(run_id, load(TWO.replace(before, after), tmp_path))
+    assert changed["verdict"] == "diverged"
+    assert changed["divergences"][0]["boundary"].startswith("tool:peculiar."), changed["divergences"]
+
+
+def test_dbapi_recordings_that_tell_no_cursors_apart_replay(
+    peculiar: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A recording made before requests said of which cursor they were made is replayed as it was made."""
+    with monkeypatch.context() as patched:
+        patched.setattr(effects, "TOLD_APART", "otherwise")
+        patched.setattr(Behind, "tell_apart", lambda self, label: None)
+        run_id = record_agent(load(TWO, tmp_path))
+    assert replay_agent(run_id, load(TWO, tmp_path))["verdict"] == "identical"

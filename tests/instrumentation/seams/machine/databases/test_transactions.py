@@ -201,6 +201,32 @@ def test_n14_transactions_of_postgres_are_compared(folder: Path, capfd: pytest.C
     assert lines[0] == "[(1,)]"
 
 
+TWO = """
+import DRIVER
+
+def agent():
+    one, two = DRIVER.connect(WHERE), DRIVER.connect(WHERE)
+    cursor = one.cursor()
+    cursor.execute("select 1")
+    one.commit()
+    two.rollback()
+    for each in (one, two): each.close()
+"""
+TWO_CHANGES = {
+    "statement": ("one.cursor()", "two.cursor()"),
+    "commit": ("one.commit()", "two.commit()"),
+    "rollback": ("two.rollback()", "one.rollback()"),
+}
+
+
+def test_n14_of_two_connections_it_is_told_which_one_commits(folder: Path) -> None:
+    """What is asked of another connection of a script is another run, with each driver."""
+    with ExitStack() as stack:
+        dsn = stack.enter_context(postgres.serve())
+        for driver, where in (("sqlite3", "x.db"), ("psycopg", dsn), ("psycopg2", dsn)):
+            assert_changes_are_seen(TWO.replace("DRIVER", driver), TWO_CHANGES, folder, WHERE=where)
+
+
 UNRECORDED = {
     "copy": """
 import psycopg
