@@ -68,9 +68,10 @@ def _commit_first(folder: Path, python: Path) -> None:
 
 def _install_functions(folder: Path, python: Path) -> None:
     """Put yaicli's own functions into its user's home."""
+    home = folder.with_name("home")
     subprocess.run(
         [str(python.parent / "ai"), "--install-functions"], check=True, capture_output=True, timeout=100,
-        env={"PATH": "/usr/bin:/bin", "HOME": str(folder.with_name("home"))},
+        env={"PATH": "/usr/bin:/bin", "HOME": str(home), "YAI_CHAT_HISTORY_DIR": str(home / "chats")},
     )  # fmt: skip
 
 
@@ -181,7 +182,13 @@ AGENTS: Final = {
             f"{_use('fetch_webpage', url='{url}/health')}",
         ),
         frozenset({"made.txt", "kept.txt"}),
-        {"YAI_BASE_URL": "{url}/v1", "YAI_API_KEY": "none", "YAI_MODEL": MODEL, "YAI_TOOL_CONFIRM": "false"},
+        {
+            "YAI_BASE_URL": "{url}/v1",
+            "YAI_API_KEY": "none",
+            "YAI_MODEL": MODEL,
+            "YAI_TOOL_CONFIRM": "false",
+            "YAI_CHAT_HISTORY_DIR": "{home}/chats",
+        },
         edit=("Build", "Make"),
         prepare=_install_functions,
     ),
