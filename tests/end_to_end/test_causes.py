@@ -37,7 +37,7 @@ question = f"Say something {os.environ.get('TONE', 'friendly')} about {chosen}"
 if len(sys.argv) > 1:
     question += f" in {sys.argv[1]}"
 if change == "unknown":
-    question += f" {os.getpid()}"
+    question += f" {os.getppid()}"
 who = os.environ.get("WHO", "alice")
 answer = client.chat.completions.create(
     model="gpt-x",

@@ -97,7 +97,7 @@ def test_p12_unrecorded_input_is_a_hole_and_no_divergence(way: str, workplace: W
 
 def test_p12_what_differs_before_unrecorded_input_has_diverged(workplace: Workplace) -> None:
     """A call that differs before the read can't be due to it, even if nothing is known to have changed."""
-    source = CALL.replace('quote("first")', "quote(os.getpid())") + INPUTS["what the kernel tells"] + SECOND
+    source = CALL.replace('quote("first")', "quote(os.getppid())") + INPUTS["what the kernel tells"] + SECOND
     agent = workplace.write("agent.py", source)
     workplace.record(agent)
     replayed = workplace.replay(agent)
@@ -243,7 +243,7 @@ def tick():
 """
 
 
-@pytest.mark.parametrize(("also", "expected"), [("1", "incomplete"), ("os.getpid()", "diverged")])
+@pytest.mark.parametrize(("also", "expected"), [("1", "incomplete"), ("os.getppid()", "diverged")])
 def test_p12_the_clock_of_a_librarys_own_thread_may_be_the_cause_there_only(
     also: str, expected: str, workplace: Workplace, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -267,7 +267,7 @@ import os
 from picker import _speedups
 
 def pick(ask):
-    return ask(f"model-{os.getpid()}")
+    return ask(f"model-{os.getppid()}")
 """
 
 

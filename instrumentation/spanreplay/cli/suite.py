@@ -110,10 +110,10 @@ def suite_command(ctx: click.Context, /, *, command: tuple[str, ...], **options:
     starts = 0
     with runs.open_catalog() as catalog:
         units = _select(catalog, options)
-        for process, group in group_by_process(units).items():
+        for group in group_by_process(units):
             own = replace(terms, agent=as_kernel(agent, group[0].root.env))
             with work_folder() as folder:
-                found, count = _replay_process(catalog, process, group, own, options["warm"], folder)
+                found, count = _replay_process(catalog, group[0].process, group, own, options["warm"], folder)
                 found = _explain(catalog, found, group)
             starts += count
             for verdict in found:

@@ -1,8 +1,9 @@
-"""Replays in a folder other than the recording's: the agent's folders are translated to the recorded ones.
+"""Replays in another folder and process than the recording's: folders and the process's number are as recorded.
 
 Requests and output contain the agent's folder: a coding agent tells its model where it works, a tool gets an absolute
 path. A run recorded below `/app` and replayed below `/home/me/app` makes the same requests. Answers are served as
-recorded and contain the recorded folder, so anything derived from them contains it, too.
+recorded and contain the recorded folder, so anything derived from them contains it, too. So it is with the number of
+the process, which stands in names of lock files and temporary files, in logs and in headers.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from spanreplay.model.attributes import PROCESS_NUMBER
 from spanreplay.replayer.recorded_words import change_files, change_texts
 
 if TYPE_CHECKING:
@@ -25,14 +27,21 @@ _BEHIND: Final = r"(?![\w-]|\.\w)"
 """Characters that must not follow a folder's name: it would be a different name. In JSON, a line end is an escape."""
 
 
+_NUMBER: Final = r"(?:(?<![0-9A-Za-z])|(?<=\\[bfnrt]))(?:{})(?![0-9A-Za-z])"
+_NUMBER_MIN: Final = 1000
+"""Smaller numbers of the process now are not translated: they are likely to mean something else."""
+_first: Final = os.getpid()
+"""The process that loaded this module; units of a suite are replayed in forks of it."""
+
+
 class Relocation:
-    """Translates current texts to the recorded folders. False if no folder has moved.
+    """Translates current texts to the recorded folders and process. False if neither is another one now.
 
     `then`, `now`: name of a folder (see `runtime.process.environment.find_folders`) → its path; `then` may be anything
-    if the recording has none.
+    if the recording has none. `number`: that of the recorded process.
     """
 
-    def __init__(self, then: Any, now: Mapping[str, str]) -> None:
+    def __init__(self, then: Any, now: Mapping[str, str], number: Any = None) -> None:
         stated = then if isinstance(then, Mapping) else {}
         self.moved = {
             here: str(stated[name])
@@ -43,11 +52,19 @@ class Relocation:
         written: dict[str, str] = {}
         for is_ascii in (True, False):
             written.update({_in_json(h, is_ascii): _in_json(t, is_ascii) for h, t in self.moved.items()})
-        self._text = _replacer(self.moved)
-        self._json = _replacer(written)
+        self._numbers = _find_numbers(number)
+        numbered = _number_replacer(self._numbers)
+        folders, in_json = _replacer(self.moved), _replacer(written)
+        self._text: Callable[[str], str] = lambda text: numbered(folders(text))
+        self._json: Callable[[str], str] = lambda text: numbered(in_json(text))
+
+    @classmethod
+    def of(cls, env: Mapping[str, Any], folders: Mapping[str, str]) -> Relocation:
+        """The translation to the environment of a recording from these folders and this process."""
+        return cls(env.get("folders"), folders, env.get(PROCESS_NUMBER))
 
     def __bool__(self) -> bool:
-        return bool(self.moved)
+        return bool(self.moved or self._numbers)
 
     def describe(self) -> list[dict[str, str]]:
         """Return [{name, recorded, now}] for the agent's working folder, if it has moved."""
@@ -66,12 +83,21 @@ class Relocation:
         return path
 
     def value(self, value: Any) -> Any:
-        """Replace those names in all texts of a JSON value; a list or object is copied."""
-        return change_texts(value, self._text)
+        """Replace those names and numbers in all of a JSON value; a list or object is copied."""
+        return self._renumber(change_texts(value, self._text))
+
+    def _renumber(self, value: Any) -> Any:
+        if not self._numbers:
+            return value
+        if isinstance(value, dict):
+            return {name: self._renumber(each) for name, each in value.items()}
+        if isinstance(value, list):
+            return [self._renumber(each) for each in value]
+        return self._numbers.get(value, value) if type(value) is int else value
 
     def files(self, then: Any, now: Any) -> Any:
         """Replace those names in written files; if the resulting text equals the recorded one, so does its digest."""
-        return change_files(then, now, self._text, lambda _, text: self._text(text)) if self.moved else now
+        return change_files(then, now, self._text, lambda _, text: self._text(text)) if self else now
 
     def spec(self, spec: Spec) -> Spec:
         """Replace those names in a call's description; return the same object if it contains none."""
@@ -83,6 +109,28 @@ class Relocation:
         amend = spec.amend
         patched = None if amend is None else lambda patches: self.spec(amend(patches))
         return replace(spec, request=request, key_fields=fields, amend=patched)
+
+
+def _find_numbers(then: Any) -> dict[int, int]:
+    """The numbers of this process → the recorded one; empty if they are the same, or the recording has none."""
+    if type(then) is not int:
+        return {}
+    return {number: then for number in (os.getpid(), _first) if number >= _NUMBER_MIN and number != then}
+
+
+def _number_replacer(numbers: Mapping[int, int]) -> Callable[[str], str]:
+    """Return a function that replaces numbers in a text."""
+    if not numbers:
+        return str
+    changes = {str(now): str(then) for now, then in numbers.items()}
+    pattern = re.compile(_NUMBER.format("|".join(changes)))
+
+    def change(text: str) -> str:
+        if not any(number in text for number in changes):
+            return text
+        return pattern.sub(lambda match: changes[match.group()], text)
+
+    return change
 
 
 def _in_json(path: str, is_ascii: bool) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -43,6 +44,7 @@ def build_root_attributes(
     """The attributes of a run's root span, redacted; a manifest makes it the final one."""
     redactor = run.redactor
     environment = {**redactor.value(dict(run.environment)), names.REDACTION_KEY: redactor.fingerprint}
+    environment[names.PROCESS_NUMBER] = os.getpid()
     if run.resolver.keeps:
         environment.update(guard.guarded("the secret of hashes", hash_secret.describe, redactor) or {})
     attributes: dict[str, Any] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 import pytest
@@ -29,6 +30,31 @@ NOW = {"cwd": "/home/me/app", "home": "/home/me", "code": "/home/me/app/code"}
 def test_s62_folders_are_found_as_whole_names(text: str, expected: str) -> None:
     """Only whole path components match, longest folder first; served texts already have the recorded folders."""
     assert Relocation(THEN, NOW).text(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("pid {now}", "pid 77"),
+        ("app.{now}.tmp and app_{now}", "app.77.tmp and app_77"),
+        (r'{{"a":{now},"b":"x\n{now}"}}', r'{{"a":77,"b":"x\n77"}}'),
+        ("{now}0 0{now} a{now} {now}b", "{now}0 0{now} a{now} {now}b"),
+    ],
+    ids=["word", "name", "json", "others"],
+)
+def test_p10_the_number_of_the_process_is_the_recorded_one(text: str, expected: str) -> None:
+    """A whole number only, also as part of a file's name, in JSON, and behind an escape there."""
+    now = os.getpid()
+    relocation = Relocation({}, {}, 77)
+    assert relocation.text(text.format(now=now)) == expected.format(now=now)
+    assert relocation.value({"a": [now, now + 1, str(now), True]}) == {"a": [77, now + 1, "77", True]}
+
+
+def test_p10_a_recording_without_the_number_or_with_the_same_one_changes_nothing() -> None:
+    """Older recordings have none."""
+    assert not Relocation({}, {}, None)
+    assert not Relocation({}, {}, os.getpid())
+    assert not Relocation({}, {}, "77")
 
 
 def test_s62_recorded_folder_within_one_of_now_is_kept() -> None:

@@ -68,12 +68,13 @@ def check_one_application(units: Sequence[Unit]) -> None:
             )
 
 
-def group_by_process(units: Sequence[Unit]) -> dict[str, list[Unit]]:
-    """Process → its units; each process needs its own start."""
-    found: dict[str, list[Unit]] = {}
+def group_by_process(units: Sequence[Unit]) -> list[list[Unit]]:
+    """The units of each process, which needs its own start; each worker of a run is one."""
+    found: dict[tuple[str, str], list[Unit]] = {}
     for unit in units:
-        found.setdefault(unit.process, []).append(unit)
-    return found
+        start = find_unit(unit.root.env)
+        found.setdefault((unit.process, "" if start is None else start.root), []).append(unit)
+    return list(found.values())
 
 
 def _find_named(catalog: Catalog, name: str) -> Unit:

@@ -27,8 +27,10 @@ ENV, HEADERS = "env", "headers"
 
 def compare(session: SharedState, crossing: Crossing, call: CallRecord, *, is_stopping: bool) -> None:
     """Note the differences between two requests with one key. Raises: ReplayMiss if they make a different request."""
-    spec = session.relocation.spec(crossing.spec) if session.relocation else crossing.spec
-    changed, rest = split_requests(call.request, spec.request, has_all=bool(session.recording.root.env.get(EFFECTS)))
+    has_all = bool(session.recording.root.env.get(EFFECTS))
+    changed, rest = split_requests(call.request, crossing.spec.request, has_all=has_all)
+    if (changed or rest) and session.relocation:
+        changed, rest = split_requests(call.request, session.relocation.spec(crossing.spec).request, has_all=has_all)
     session.findings.note_ignored(crossing, call, rest)
     if not changed:
         return

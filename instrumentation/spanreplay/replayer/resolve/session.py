@@ -72,7 +72,7 @@ class Session:
         self.completeness = recording.completeness()
         self.tampering = find_tampering(recording)
         self.index = RecordingIndex(recording)
-        self.relocation = Relocation(recording.root.env.get("folders"), folders or {})
+        self.relocation = Relocation.of(recording.root.env, folders or {})
         self.directions = Directions(plan, recording)
         self._stepper: Stepper | None = None
         self.continuation = None if plan.resume is None else Continuation(recording, plan.resume)

@@ -233,7 +233,7 @@ STATEMENTS: Final[Mapping[str, str]] = {
     "psycopg": "statement parameters commit rollback transaction isolation_level read_only deferrable autocommit",
     "psycopg2": "statement parameters commit rollback isolation_level readonly deferrable autocommit",
     "aiosqlite": "statement parameters commit rollback",
-    "dbapi": "statement parameters commit rollback methods attributes autocommit isolation_level init_command, and which "
+    "dbapi": "statement parameters commit rollback methods attributes autocommit isolation_level init_command, which "
     "cursor or connection is asked; with asyncio also charset client_flag sql_mode time_zone, classes of cursors",
     "asyncpg": "statement parameters column begin commit rollback savepoint cursor codec server_settings",
     "duckdb": "statement parameters begin commit rollback append",

@@ -77,6 +77,7 @@ def begin_files(
         if not noted_effects.sees_versions(run):
             written.versions = None
         written.sees_looks = run.resolver.has(_LOOKS)
+        written.restate_by(run.resolver.answers.relocation)
         if not run.resolver.has(_STATE):
             written.state = None
     if written.state is not None:

@@ -22,10 +22,18 @@ Digest = Callable[[str], str]
 """A path → the hash of its content, '' if nothing is there."""
 
 
+def _chain(before: str, digest: str) -> str:
+    return hashlib.sha256(f"{before} {digest}".encode()).hexdigest()
+
+
 class Versions:
     """Earlier contents of files, by path. Thread-safe."""
 
     def __init__(self) -> None:
+        self.restate: Digest | None = None
+        """In a replay: a path → the hash of its content in the words of the recording (its folders and process)."""
+        self._restated: dict[str, str] = {}
+        """Chains of such hashes."""
         self._lock = make_lock()
         self._fresh: dict[str, None] = {}
         self._chains: dict[str, tuple[int, str]] = {}
@@ -87,13 +95,16 @@ class Versions:
         found = digest(path)
         if found:
             count, chain = self._chains.get(path, (0, ""))
-            self._chains[path] = count + 1, hashlib.sha256(f"{chain} {found}".encode()).hexdigest()
+            self._chains[path] = count + 1, _chain(chain, found)
+            if self.restate is not None:
+                self._restated[path] = _chain(self._restated.get(path, ""), self.restate(path))
         return found
 
     def describe(self, path: str) -> dict[str, Any]:
         """Describe, for the manifest, a file's earlier contents: their number and the hash of them all; {} if none."""
         count, chain = self._chains.get(path, (0, ""))
-        return {"earlier": {"count": count, "sha256": chain}} if count else {}
+        restated = {"restated": self._restated[path]} if path in self._restated else {}
+        return {"earlier": {"count": count, "sha256": chain, **restated}} if count else {}
 
     def paths(self) -> list[str]:
         """Return the files that had earlier contents."""

@@ -25,6 +25,7 @@ from spanreplay.seams.machine.files.state import State
 from spanreplay.seams.machine.files.versions import Versions
 
 if TYPE_CHECKING:
+    from spanreplay.runtime.answers import Relocation
     from spanreplay.runtime.run import Run
 
 PATHS_MAX: Final = 1000
@@ -117,6 +118,19 @@ class Written:
     def _find_digest(self, path: str) -> str:
         found = self._read(path, self._base.get(path, 0), 0)
         return "" if found is None else str(found["sha256"])
+
+    def restate_by(self, relocation: Relocation) -> None:
+        """In a replay: hash contents in the words of the recording, too."""
+        if self.versions is None or not relocation:
+            return
+
+        def restate(path: str) -> str:
+            found = self._read(path, self._base.get(path, 0), TEXT_BYTES_MAX)
+            if found is None or "text" not in found:
+                return "" if found is None else str(found["sha256"])
+            return _hash(relocation.text(str(found["text"])))
+
+        self.versions.restate = restate
 
     def add_directory(self, path: str) -> None:
         """Note that a directory is about to be made."""
@@ -224,8 +238,7 @@ class Written:
             text = self._run.redactor.text(content.decode("utf-8"))
         except UnicodeDecodeError:
             return {"size": size, "sha256": hmac.digest(self._key(), content, "sha256").hex()}
-        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-        return {"size": size, "sha256": digest, **({"text": text} if len(text) <= room else {})}
+        return {"size": size, "sha256": _hash(text), **({"text": text} if len(text) <= room else {})}
 
     def _digest(self, stream: Any) -> str:
         # Keyed: the hash must not let anyone check a guess at a secret in the file
@@ -238,3 +251,7 @@ class Written:
 
     def _key(self) -> bytes:
         return self._run.redactor.derive(b"files")
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
