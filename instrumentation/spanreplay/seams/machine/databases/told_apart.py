@@ -19,7 +19,7 @@ __all__ = ["count_made", "is_of_script", "mark", "note_made"]
 
 _MAIN: Final = "main"
 """The first part of a lane that is no unit's."""
-_LABEL: Final = "_spanreplay_label"
+_labels: Final[WeakKeyDictionary[Any, int]] = WeakKeyDictionary()
 _made: Final[WeakKeyDictionary[Run, dict[tuple[str, str], int]]] = WeakKeyDictionary()
 """Run → driver and lane → how many connections the script itself has made there."""
 
@@ -40,15 +40,20 @@ def count_made(driver: str) -> int:
     return made[place]
 
 
-def note_made(connection: Any, driver: str) -> Any:
-    """Number a connection that has just been made, if the agent itself has made it; return it."""
+def note_made(connection: Any, driver: str, own: tuple[str, ...] = ()) -> Any:
+    """Number a connection that has just been made, if the agent itself has made it; return it.
+
+    `own`: ends of the paths of the driver's own files, between the agent and the caller.
+    """
     run = recorded_run()
-    if run is not None and run.resolver.has(TOLD_APART) and not find_callers():
-        setattr(connection, _LABEL, count_made(driver))
+    if run is not None and run.resolver.has(TOLD_APART):
+        others = [code for _, code in find_callers() if not (own and code.co_filename.endswith(own))]
+        if not others:
+            _labels[connection] = count_made(driver)
     return connection
 
 
 def mark(connection: Any) -> dict[str, Any]:
     """Return what a request says of the connection that it is made on."""
-    label = getattr(connection, _LABEL, 1)
+    label = 1 if connection is None else _labels.get(connection, 1)
     return {CONNECTION: label} if label > 1 and is_of_script() else {}

@@ -219,12 +219,35 @@ TWO_CHANGES = {
 }
 
 
+TWO_ASYNC = """
+import asyncio, asyncpg
+from psycopg.conninfo import conninfo_to_dict
+
+async def main():
+    where = conninfo_to_dict(WHERE)
+    where["database"] = where.pop("dbname")
+    one, two = await asyncpg.connect(**where), await asyncpg.connect(**where)
+    await one.fetch("select 1")
+    async with two.transaction():
+        await two.fetch("select 2")
+    for each in (one, two): await each.close()
+
+def agent():
+    asyncio.run(main())
+"""
+TWO_ASYNC_CHANGES = {
+    "statement": ("one.fetch", "two.fetch"),
+    "transaction": ("two.transaction", "one.transaction"),
+}
+
+
 def test_n14_of_two_connections_it_is_told_which_one_commits(folder: Path) -> None:
     """What is asked of another connection of a script is another run, with each driver."""
     with ExitStack() as stack:
         dsn = stack.enter_context(postgres.serve())
         for driver, where in (("sqlite3", "x.db"), ("psycopg", dsn), ("psycopg2", dsn)):
             assert_changes_are_seen(TWO.replace("DRIVER", driver), TWO_CHANGES, folder, WHERE=where)
+        assert_changes_are_seen(TWO_ASYNC, TWO_ASYNC_CHANGES, folder, WHERE=dsn)
 
 
 UNRECORDED = {

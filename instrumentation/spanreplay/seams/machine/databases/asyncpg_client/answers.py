@@ -91,7 +91,7 @@ def describe_sql(connection: Any, name: str, sql: Any, parameters: Any, **more: 
         text = _IDS.sub(lambda found: names.setdefault(found[0], f"savepoint_{len(names) + 1}"), text)
     elif text.startswith("BEGIN"):
         _named.pop(connection, None)
-    described = describe_statement(f"asyncpg.{name}", text, hold_argument(parameters))
+    described = describe_statement(f"asyncpg.{name}", text, hold_argument(parameters), connection)
     return described._replace(arguments={**described.arguments, **more}) if more else described
 
 

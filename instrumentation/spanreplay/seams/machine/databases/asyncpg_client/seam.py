@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import wraps
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
 
 from spanreplay.runtime.agent_patches import recorded_run
 from spanreplay.runtime.calls.function_calls import call_async
@@ -23,6 +23,10 @@ from spanreplay.seams.machine.databases.asyncpg_client.statements import (
     read_settings,
 )
 from spanreplay.seams.machine.databases.postgres import is_replayed_here
+from spanreplay.seams.machine.databases.told_apart import note_made
+
+_OWN: Final = ("asyncpg/connection.py", "asyncpg/connect_utils.py")
+"""Files between a program that connects and the function that is patched; a pool's is none of them."""
 
 
 def _learn(connection: Any) -> dict[str, Any]:
@@ -52,9 +56,8 @@ def _connecting(real: Any) -> Any:
             told = await call_async(lambda: describe("connect", shown), live) or {}
         elif not is_replayed_here():
             await live()
-        if made:
-            return made[0]
-        return stand_ins.make_connection(connection_class, record_class, loop, options, told)
+        connection = made[0] if made else stand_ins.make_connection(connection_class, record_class, loop, options, told)
+        return note_made(connection, "asyncpg", _OWN)
 
     return connect
 
