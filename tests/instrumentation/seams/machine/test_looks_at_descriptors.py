@@ -5,6 +5,7 @@ from __future__ import annotations
 import _socket
 import ctypes
 import os
+import select
 import socket
 from collections.abc import Iterator
 
@@ -50,11 +51,46 @@ def test_p8_a_look_that_takes_long_counts_for_long(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(leaks, "watches_files", look)
     monkeypatch.setattr("spanreplay.model.ids.monotonic_ns", lambda: now)
+    monkeypatch.setattr(leaks, "_processor_ns", lambda: now)
     watch = leaks._Watch()
     while now < 10_000_000_000:
         now += 1_000_000
         assert watch.find(is_first=looked % 2 == 0)[0] == "inotify"
     assert 20 <= looked <= 10_000_000_000 // (2_000_000 * leaks.LOOK_SHARE) + 1
+
+
+def test_n14_a_descriptor_that_is_closed_meanwhile_hides_no_watcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread may close any descriptor while the open ones are looked at."""
+    monkeypatch.setattr(devices, "_EVENTS", {"anon_inode:[eventpoll]": "inotify"})
+    readlink, gone = os.readlink, []
+
+    def read(path: str) -> str:
+        if not gone:
+            gone.append(path)
+            raise FileNotFoundError(path)
+        return readlink(path)
+
+    monkeypatch.setattr(devices, "_readlink", read)
+    with select.epoll(), select.epoll():
+        assert devices.watches_files() == "inotify"
+    assert gone
+
+
+def test_n14_a_busy_machine_does_not_make_looks_rare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What counts is the processor time of a look, not how long others have kept it waiting."""
+    now, found = 0, ["", "inotify"]
+
+    def look() -> str:
+        nonlocal now
+        now += 1_000_000_000
+        return found.pop(0)
+
+    monkeypatch.setattr(leaks, "watches_files", look)
+    monkeypatch.setattr("spanreplay.model.ids.monotonic_ns", lambda: now)
+    monkeypatch.setattr(leaks, "_processor_ns", lambda: 7)
+    watch = leaks._Watch()
+    assert watch.find(is_first=True)[0] == ""
+    assert watch.find(is_first=False)[0] == "inotify"
 
 
 def test_n14_each_run_looks_for_itself_where_that_takes_no_time(monkeypatch: pytest.MonkeyPatch) -> None:

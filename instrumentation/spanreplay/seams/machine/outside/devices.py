@@ -99,19 +99,18 @@ def watches_files() -> str:
     try:
         with unwatched(), _scandir(_DESCRIPTORS) as entries:
             for each in itertools.islice(entries, DESCRIPTORS_MAX):
-                if not _is_anonymous(int(each.name)):
-                    continue
-                found = _EVENTS.get(_readlink(each.path))
-                if found is not None:
+                found = _find_events(int(each.name), each.path)
+                if found:
                     return found
-    except OSError:  # not on this system, or closed in the meantime
+    except OSError:  # not on this system
         pass
     return ""
 
 
-def _is_anonymous(descriptor: int) -> bool:
-    """Whether a descriptor is neither a file nor a socket, as those of inotify; False if it is closed by now."""
+def _find_events(descriptor: int, path: str) -> str:
+    """Return which file events a descriptor gives; '' if none, or if another thread has closed it by now."""
     try:
-        return stat.S_IFMT(_fstat(descriptor).st_mode) == 0
+        is_anonymous = stat.S_IFMT(_fstat(descriptor).st_mode) == 0
+        return _EVENTS.get(_readlink(path), "") if is_anonymous else ""
     except OSError:
-        return False
+        return ""
