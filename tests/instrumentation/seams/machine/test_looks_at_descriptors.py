@@ -62,7 +62,8 @@ def test_p8_a_look_that_takes_long_counts_for_long(monkeypatch: pytest.MonkeyPat
 def test_n14_a_descriptor_that_is_closed_meanwhile_hides_no_watcher(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another thread may close any descriptor while the open ones are looked at."""
     monkeypatch.setattr(devices, "_EVENTS", {"anon_inode:[eventpoll]": "inotify"})
-    readlink, gone = os.readlink, []
+    readlink = os.readlink
+    gone: list[str] = []
 
     def read(path: str) -> str:
         if not gone:
