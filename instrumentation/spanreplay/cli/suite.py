@@ -205,6 +205,10 @@ def _replay_process(
     except SpanreplayError as exc:  # an earlier unit that can't be read costs no verdict
         say(f"that can't be told: {exc}")
         return verdicts, starts
+    except click.exceptions.Exit:  # interrupted: what is known already isn't lost
+        for verdict in verdicts:
+            say(report.describe(verdict))
+        raise
 
 
 def _write_earlier(catalog: Catalog, units: Sequence[Unit], before: Mapping[str, Sequence[str]], folder: Path) -> None:
