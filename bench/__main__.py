@@ -41,7 +41,7 @@ NAMES: Final = (
 )
 NEEDS_DOWNLOADS: Final = ("corpora",)
 """Measured only if named, or if `make corpora` has downloaded the packages."""
-LONG: Final = ("store", "kills", "outage", "many_calls")
+LONG: Final = ("store", "kills", "outage", "many_calls", "replays")
 """Measured only if named: each takes many minutes, or gigabytes."""
 ALL: Final = (*NAMES, *NEEDS_DOWNLOADS, *LONG)
 ROOT: Final = Path(__file__).resolve().parent.parent
