@@ -186,7 +186,8 @@ def _connect(driver: Driver, real: Any, signature: inspect.Signature | None, arg
         others = first.calls
     value = call_sync(describe, live)
     setup = SetUp(driver.name, server, (value or {}).get("class", ""))
-    driver.setups.setdefault(str(sorted(server.items())), setup)
+    known = driver.setups.setdefault(str(sorted(server.items())), setup)
+    setup.first = None if known is setup else known
     root = make_root(driver, made[0], setup) if made else make_stand_in(driver, setup.path, setup)
     if run is not None and run.resolver.has(TOLD_APART):
         behind(root).tell_apart(driver.count_made() if setup.is_direct else 1)

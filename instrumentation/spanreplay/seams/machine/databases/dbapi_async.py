@@ -141,7 +141,8 @@ class _Opening:
             others = first.calls
         value = await call_async(describe, live)
         setup = SetUp(self._name, server, (value or {}).get("class", ""), frames, is_pool=is_pool)
-        driver.setups.setdefault(place, setup)
+        known = driver.setups.setdefault(place, setup)
+        setup.first = None if known is setup else known
         root = (
             make_root(driver, made[0], setup, is_pool=is_pool)
             if made

@@ -58,6 +58,8 @@ class SetUp:
         self.driver, self.server, self.path, self._is_pool = driver, server, path, is_pool
         self.calls: list[dict[str, Any]] = []
         """Name, arguments and value or error of each call."""
+        self.first: SetUp | None = None
+        """How the first connection to the server was set up, of which a library asks more; None for that one."""
         self._frames = find_callers() if frames is None else frames
         self._users: WeakKeyDictionary[Run, set[str]] = WeakKeyDictionary()
         """The units that have used it: their runs, and the first part of their lanes."""
@@ -93,7 +95,8 @@ class SetUp:
 
     def describe(self) -> dict[str, Any]:
         """Return the recorded form."""
-        return {"class": self.path, "setup": self.calls}
+        of_first = [] if self.first is None else self.first.calls
+        return {"class": self.path, "setup": [*self.calls, *of_first]}
 
     def is_open(self, method: str) -> bool:
         """Whether the functions that made the connection are still running, or a pool looks after it."""

@@ -13,11 +13,13 @@ from typing import Any, Final
 
 import pytest
 
+from spanreplay.runtime.calls.function_calls import FunctionCall
 from spanreplay.runtime.patches import Patches
 from spanreplay.seams.machine import effects
 from spanreplay.seams.machine.databases import dbapi
 from spanreplay.seams.machine.databases.dbapi_family import Behind
 from spanreplay.seams.machine.databases.dbapi_objects import StandIn
+from spanreplay.seams.machine.databases.dbapi_setup import SetUp
 from support.changed import load, record_agent, replay_agent
 
 DRIVER = """
@@ -277,3 +279,13 @@ def test_dbapi_recordings_that_tell_no_cursors_apart_replay(
         patched.setattr(Behind, "tell_apart", lambda self, label: None)
         run_id = record_agent(load(TWO, tmp_path))
     assert replay_agent(run_id, load(TWO, tmp_path))["verdict"] == "identical"
+
+
+def test_p3_a_kept_connection_is_told_with_what_a_library_asked_the_first_one() -> None:
+    """A library asks the first connection to a server more than the others, and in a replay any may be the first."""
+    first, second = (SetUp("peculiar", {"host": "here"}, "peculiar:Connection", frozenset()) for _ in range(2))
+    second.first = first
+    for setup, name in ((first, "version"), (first, "ping"), (second, "ping")):
+        setup.keep(FunctionCall("tool", f"peculiar.setup.{name}", "read", {}), value=name)
+    told = [[each["value"] for each in setup.describe()["setup"]] for setup in (first, second)]
+    assert told == [["version", "ping"], ["ping", "version", "ping"]]
