@@ -99,6 +99,7 @@ def test_n14_each_run_looks_for_itself_where_that_takes_no_time(monkeypatch: pyt
     found = ["", "inotify"]
     monkeypatch.setattr(leaks, "watches_files", lambda: found.pop(0))
     monkeypatch.setattr("spanreplay.model.ids.monotonic_ns", lambda: 1)
+    monkeypatch.setattr(leaks, "_processor_ns", lambda: 1)
     watch = leaks._Watch()
     assert watch.find(is_first=True)[0] == ""
     assert watch.find(is_first=False)[0] == ""
