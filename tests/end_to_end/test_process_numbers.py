@@ -32,6 +32,7 @@ logging.warning("locked as %s", lock)
 with openai.OpenAI(default_headers={"x-worker": str(me)}) as client:
     asked = [{"role": "user", "content": f"worker {me} asks"}]
     client.chat.completions.create(model="gpt-x", messages=asked)
+    client.chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": "only its header says it"}])
 lock.rename("run.lock")
 pathlib.Path(f"left.{me}").touch()
 os.kill(me, 0)

@@ -34,9 +34,17 @@ def answer(text: str):
 
 if __name__ == "__main__":
     os.environ["BANNER"] = ask(f"a banner for {datetime.datetime.now()}") + uuid.uuid4().hex
-    uvicorn.run("main:app", port=int(sys.argv[1]), HOW)
+    HOW
 """
-HOW: Final = {"reloader": "reload=True", "workers": "workers=2"}
+HYPERCORN: Final = """from hypercorn import Config, run
+    config = Config()
+    config.application_path, config.workers, config.bind = "main:app", 2, [f"127.0.0.1:{sys.argv[1]}"]
+    run.run(config)"""
+HOW: Final = {
+    "reloader": 'uvicorn.run("main:app", port=int(sys.argv[1]), reload=True)',
+    "workers": 'uvicorn.run("main:app", port=int(sys.argv[1]), workers=2)',
+    "hypercorn": HYPERCORN,  # imports the application in the main thread, not in a task
+}
 
 
 @pytest.mark.parametrize("how", HOW)

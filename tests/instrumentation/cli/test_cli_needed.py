@@ -5,17 +5,23 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spanreplay.cli import suite
+from spanreplay.cli.agent.launch import Agent
+from spanreplay.cli.one_start import Terms
 from spanreplay.cli.runs import lacking
 from spanreplay.cli.runs.lacking import judge_lacking
 from spanreplay.cli.runs.needed import NEEDED_MAX, iter_tries
-from spanreplay.cli.runs.units import Unit
+from spanreplay.cli.runs.units import Unit, group_by_process
 from spanreplay.model.call import RootRecord
+from spanreplay.model.errors import SourceError
 from spanreplay.report.json import parse
 from spanreplay.report.shape import SCHEMA, Verdict
 
@@ -132,6 +138,36 @@ def test_p4_n12_a_unit_that_differs_for_two_reasons_is_named_for_the_one_that_it
     assert [run for run, found in world.settle().items() if found is None] == ["u2", "u3", "u4"]
     assert [len(each["warm_up"]["units"]) for each in world.verdicts] == [0, 0, 2, 2, 2]
     assert [sorted(each) for each in world.rounds] == [["u2"], ["u3", "u4"], ["u3", "u4"]]
+
+
+def test_p4_each_worker_of_a_run_has_a_start_of_its_own() -> None:
+    """Units of two workers name the same process, which is the run of both, with another root lane."""
+    env = {"process": "0" * 32, "start": 1, "calls": 1, "before": 0}
+    units = [
+        Unit(f"u{at}", RootRecord(f"u{at}", env={"unit": {**env, "root": f"main/p:worker#{at % 2}"}}), "0" * 32)
+        for at in range(4)
+    ]
+    assert [[unit.run_id for unit in group] for group in group_by_process(units)] == [["u0", "u2"], ["u1", "u3"]]
+
+
+def test_n12_an_earlier_unit_that_cannot_be_read_costs_no_verdict(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The units keep the verdicts that they have alone, and why nothing more is known is said."""
+
+    def fail(*given: object) -> list[Verdict]:
+        raise SourceError("it is damaged")
+
+    alone = [_verdict("u0", "diverged")]
+    monkeypatch.setattr(suite, "_write_files", lambda *given: [])
+    monkeypatch.setattr(suite, "replay_units", lambda *given: (alone, 1))
+    monkeypatch.setattr(suite.earlier, "find_for_each", lambda *given: {})
+    monkeypatch.setattr(suite, "judge_lacking", fail)
+    terms = Terms(Agent(("python",)), 1, 1, None)
+    units = [Unit("u0", RootRecord("u0"), "process")]
+    found = suite._replay_process(Mock(), "process", units, terms, suite.earlier.AUTO, tmp_path)
+    assert found == (alone, 1)
+    assert "that can't be told: it is damaged" in capsys.readouterr().err
 
 
 def test_p4_units_without_earlier_ones_are_not_asked_about() -> None:

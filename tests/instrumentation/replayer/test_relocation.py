@@ -57,6 +57,13 @@ def test_p10_a_recording_without_the_number_or_with_the_same_one_changes_nothing
     assert not Relocation({}, {}, "77")
 
 
+def test_p10_a_small_number_is_not_taken_for_that_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a container a process may have a number that means something else in any text."""
+    monkeypatch.setattr(os, "getpid", lambda: 57)
+    monkeypatch.setattr("spanreplay.replayer.relocation._first", 7)
+    assert Relocation({}, {}, 31337).text("57 apples, 7 pears") == "57 apples, 7 pears"
+
+
 def test_s62_recorded_folder_within_one_of_now_is_kept() -> None:
     """A served text names the recorded folder, which may be below a folder that is a different one now."""
     relocation = Relocation({"cwd": "/tmp/app", "home": "/root"}, {"cwd": "/tmp/other", "home": "/tmp"})
