@@ -30,13 +30,14 @@ SETTINGS: Final = """
 SECRET_KEY, DEBUG, ROOT_URLCONF, ALLOWED_HOSTS, USE_TZ = "none", True, "urls", ["*"], True
 INSTALLED_APPS = {apps}
 ASGI_APPLICATION = "asgi.application"
+DATABASES = {{"default": {{"ENGINE": "django.db.backends.sqlite3", "NAME": "shop.sqlite3"}}}}  # asked at the start
 """
 ASGI: Final = """
 from django.core.asgi import get_asgi_application
 application = get_asgi_application()
 """
 URLS: Final = """
-import os, time, uuid
+import os, sys, threading, time, uuid
 
 import openai
 from django.http import HttpResponse, JsonResponse
@@ -49,7 +50,12 @@ def ask(request):
     return JsonResponse({"answer": answer, "id": uuid.uuid4().hex, "at": time.time()})
 
 def tell(request):
-    return HttpResponse(str(os.getpid()))
+    frame, names = sys._current_frames()[threading.main_thread().ident], set()
+    while frame is not None:
+        names.add(frame.f_code.co_name)
+        frame = frame.f_back
+    knows_files = "tick" in names and "snapshot_files" not in names  # the reloader has looked, and sleeps
+    return HttpResponse(str(os.getpid()), status=200 if knows_files else 503)
 
 urlpatterns = [path("ask/", ask), path("pid/", tell)]
 """
@@ -77,11 +83,11 @@ def started() -> Iterator[list[int]]:
 
 
 def _find_another(server: Server, started: list[int]) -> bool:
-    """Whether another process than the last one serves; it is added."""
+    """Whether another process than the last one serves, and watches its files; it is added."""
     with suppress(httpx.TransportError):
-        process = int(httpx.get(f"{server.url}/pid/", timeout=TIMEOUT_S).text)
-        if process not in started:
-            started.append(process)
+        answer = httpx.get(f"{server.url}/pid/", timeout=TIMEOUT_S)
+        if answer.status_code == 200 and int(answer.text) not in started:
+            started.append(int(answer.text))
             return True
     return False
 

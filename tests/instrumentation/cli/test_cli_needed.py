@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from spanreplay.cli import suite
 from spanreplay.cli.agent.launch import Agent
 from spanreplay.cli.one_start import Terms
-from spanreplay.cli.runs import lacking
+from spanreplay.cli.runs import earlier, lacking
 from spanreplay.cli.runs.lacking import judge_lacking
 from spanreplay.cli.runs.needed import NEEDED_MAX, iter_tries
 from spanreplay.cli.runs.units import Unit, group_by_process
@@ -161,11 +161,11 @@ def test_n12_an_earlier_unit_that_cannot_be_read_costs_no_verdict(
     alone = [_verdict("u0", "diverged")]
     monkeypatch.setattr(suite, "_write_files", lambda *given: [])
     monkeypatch.setattr(suite, "replay_units", lambda *given: (alone, 1))
-    monkeypatch.setattr(suite.earlier, "find_for_each", lambda *given: {})
+    monkeypatch.setattr(earlier, "find_for_each", lambda *given: {})
     monkeypatch.setattr(suite, "judge_lacking", fail)
     terms = Terms(Agent(("python",)), 1, 1, None)
     units = [Unit("u0", RootRecord("u0"), "process")]
-    found = suite._replay_process(Mock(), "process", units, terms, suite.earlier.AUTO, tmp_path)
+    found = suite._replay_process(Mock(), "process", units, terms, earlier.AUTO, tmp_path)
     assert found == (alone, 1)
     assert "that can't be told: it is damaged" in capsys.readouterr().err
 

@@ -10,6 +10,8 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
+from spanreplay.runtime.lanes import current_lane, inside_lane, label_of
+from spanreplay.runtime.run import active_run
 from spanreplay.units.play import is_replay, is_replay_of_unit, play_wsgi
 from spanreplay.units.wsgi import WsgiUnits, is_wsgi, name_app
 
@@ -36,11 +38,13 @@ def install(module: Any, patches: Patches) -> None:
 
 
 def _reload(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    """In a replay, serve in this process instead of one started by the reloader."""
-    if not is_replay_of_unit():
+    """In a replay, serve in this process instead of one started by the reloader; its lane is a thread's there."""
+    run = active_run()
+    if run is None or not is_replay_of_unit():
         return wrapped(*args, **kwargs)
     serve: Any = args[0] if args else kwargs["main_func"]
-    return serve(*args[1:], **kwargs) if wrapped.__module__ == _DJANGOS else serve()
+    with inside_lane(current_lane(run.root_lane).child(label_of("th", serve))):
+        return serve(*args[1:], **kwargs) if wrapped.__module__ == _DJANGOS else serve()
 
 
 def _make(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
