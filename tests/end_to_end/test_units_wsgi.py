@@ -179,6 +179,8 @@ def test_p2_p4_p6_many_requests_at_once_are_as_many_runs(name: str, provider: Pr
         assert {call.lane.split("/")[0] for call in unit.calls} == {"unit"}
     of_path = dict(sorted({path_of(each).split("/")[1]: each for each in units}.items()))
     _replay(place, kind, of_path[list(of_path)[list(KINDS).index(name)]])  # a different path for each server
+    if name == "flask-debug":
+        del of_path["raises"]  # the page of the debugger shows the addresses of frames in memory
     if IS_WHOLE or name == "gunicorn-sync":
         words = (*kind.command, *kind.at.format(port=1).split())
         insist_identical(place, *words, units=list(of_path.values()))

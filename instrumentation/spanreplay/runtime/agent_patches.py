@@ -26,12 +26,13 @@ from spanreplay.runtime.caller.caller import (
     handed,
     is_among,
     known,
+    serves_agent,
     who_asks,
 )
 from spanreplay.runtime.calls.open_call import is_suppressed
 from spanreplay.runtime.lanes import current_crossing, current_place
 from spanreplay.runtime.patches import Patches
-from spanreplay.runtime.reads import Draw, Source, of_libraries
+from spanreplay.runtime.reads import Draw, Source, of_libraries, of_servers
 from spanreplay.runtime.run import Run, active_run
 
 _getframe: Final = sys._getframe
@@ -69,7 +70,7 @@ def find_owner(module: str, name: str) -> Any:
 
 
 class _Asked(threading.local):
-    by_library = False
+    apart: Callable[[Source], Source] | None = None
 
 
 _CARRIERS: Final = (owners.PASSES,)
@@ -81,14 +82,18 @@ _SDKS: Final = (owners.MODEL_SDKS,)
 _KEEPING: Final = (f"{os.sep}pool{os.sep}", f"{os.sep}dialects{os.sep}")
 """Parts of them that keep connections, and statements that were prepared on one."""
 _asked: Final = _Asked()
-"""Whether the caller last checked in this thread is a library; the read follows immediately."""
+"""For what is not the agent's own: the source of its values, by the caller last checked in this thread.
+
+The read follows immediately.
+"""
 
 
 def read(source: Source, draw: Draw, shifted: Callable[[int], Any] | None = None) -> Any:
     """One read by the code that `asks` has just checked: recorded or replayed, unless it happens inside a call."""
-    by_library, _asked.by_library = _asked.by_library, False
-    is_secret = source.is_secret and not by_library
-    return _read(of_libraries(source) if by_library else source, draw, shifted, is_secret=is_secret)
+    apart, _asked.apart = _asked.apart, None
+    if apart is None:
+        return _read(source, draw, shifted, is_secret=source.is_secret)
+    return _read(apart(source), draw, shifted, is_secret=False)
 
 
 def read_fitting(source: Source, draw: Draw, fits: Callable[[Any], bool]) -> Any:
@@ -129,7 +134,7 @@ def asks(frame: FrameType) -> bool:
     if filename in foreign:
         return False
     who = AGENT if known.get(filename) == AGENT else who_asks(frame)
-    _asked.by_library = who == LIBRARY
+    _asked.apart = of_libraries if who == LIBRARY else None
     if who == FOREIGN and handed.is_background:
         _note_background(filename)
     return who != FOREIGN
@@ -147,7 +152,17 @@ def picks(frame: FrameType) -> bool:
         return True
     if handed.is_background or not is_among(frame.f_code.co_filename, _SDKS):
         return False
-    _asked.by_library = True
+    _asked.apart = of_libraries
+    return True
+
+
+def draws(frame: FrameType) -> bool:
+    """Like `asks`, but also true for a server or worker that draws a value for the agent, which calls it."""
+    if asks(frame):
+        return True
+    if not serves_agent(frame):
+        return False
+    _asked.apart = of_servers
     return True
 
 
@@ -161,10 +176,10 @@ def patch_bare(patches: Patches, module: Any, name: str, source: Source, shifted
         filename = frame.f_code.co_filename
         if known.get(filename) == AGENT:
             return _read(source, real, shifted, is_secret=is_secret)
-        if filename in foreign or not asks(frame):
+        if not (asks(frame) if is_stopwatch else draws(frame)):
             return real()
         if (is_stopwatch or any(part in filename for part in _KEEPING)) and is_among(filename, _CARRIERS):
-            _asked.by_library = True
+            _asked.apart = of_libraries
         return read(source, real, shifted)
 
     install_patch(patches, module, name, call, Patch(module.__name__, name, real))

@@ -73,6 +73,7 @@ def make_loose(kind: str, name: str, **fields: Any) -> Source:
 
 
 _OF_LIBRARIES: Final = " of libraries"
+_OF_SERVERS: Final = " of servers"
 _twins: Final[dict[str, Source]] = {}
 
 
@@ -81,11 +82,18 @@ def of_libraries(source: Source) -> Source:
 
     How often a library reads the clock may depend on caches and on its threads; the agent's own values stay in step.
     """
-    twin = _twins.get(source.name)
-    if twin is None:
-        twin = replace(source, name=source.name + _OF_LIBRARIES, is_loose=True)
-        twin = _twins.setdefault(source.name, twin)
-    return twin
+    return _twin(source, _OF_LIBRARIES)
+
+
+def of_servers(source: Source) -> Source:
+    """A source as servers and workers read it when the agent calls them; a replay without the server lacks some."""
+    return _twin(source, _OF_SERVERS)
+
+
+def _twin(source: Source, suffix: str) -> Source:
+    name = source.name + suffix
+    twin = _twins.get(name)
+    return _twins.setdefault(name, replace(source, name=name, is_loose=True)) if twin is None else twin
 
 
 class Reads(Protocol):

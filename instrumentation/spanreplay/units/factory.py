@@ -21,7 +21,7 @@ from spanreplay.recording.sampling.own_cpu import measured
 from spanreplay.recording.sampling.rules import read_rules
 from spanreplay.recording.sampling.tally import Tally
 from spanreplay.recording.spool.directory import spool_directory, usage_of
-from spanreplay.runtime.caller.running import RUN, entered, is_off
+from spanreplay.runtime.caller.running import RUN, entered, is_off, set_serving
 from spanreplay.runtime.context_variables import set_variable
 from spanreplay.runtime.lanes import inside_call, inside_lane
 from spanreplay.runtime.run import Run, active_run
@@ -112,6 +112,8 @@ def offer(process: Process | None) -> None:
     """Record each unit of this process as its own run from now on; None turns this off."""
     global _process
     _process = process
+    if process is None:
+        set_serving(False)
     if process is not None and _forked_start is not None:
         process.start = _forked_start
 
@@ -121,6 +123,7 @@ def begin_units() -> None:
     process = _process
     if process is None or process.run.is_ended or not process.run.resolver.keeps:
         return
+    set_serving(True)
     with process.lock:
         if process.start is None:
             process.start = end_start(process.run)
@@ -141,6 +144,7 @@ def _forked() -> None:
     if process is not None:  # the parent ends and counts these units
         process.run.tally = process.run.before_end = None
     offer(None)
+    set_serving(process is not None and process.start is not None)
     set_variable(RUN, None)
 
 

@@ -21,7 +21,7 @@ from spanreplay.model.owners import AGENT as AGENT
 from spanreplay.model.owners import FOREIGN as FOREIGN
 from spanreplay.model.owners import LIBRARY as LIBRARY
 from spanreplay.model.owners import PASS as PASS
-from spanreplay.runtime.caller.running import IN_UNIT, RUN
+from spanreplay.runtime.caller.running import IN_UNIT, RUN, is_between_units
 
 _THROUGH_STDLIB: Final = frozenset(
     {
@@ -58,6 +58,10 @@ known: Final[dict[str, int]] = {}
 """Code file → AGENT, LIBRARY, FOREIGN or PASS (look at the caller's caller)."""
 foreign: Final[set[str]] = set()
 """The FOREIGN ones, for the single test that every passed-through call pays for."""
+_SERVERS: Final = (owners.SERVERS,)
+_GENERATED: Final = "<string>"
+_serving: Final[set[str]] = set()
+"""Those of `foreign` that run other people's code: servers and workers."""
 
 
 def classify(filename: str) -> int:
@@ -106,6 +110,8 @@ def origin_of(frame: FrameType) -> int:
         known[filename] = origin
         if origin == FOREIGN and filename not in _entry_files:
             foreign.add(filename)
+            if is_among(filename, _SERVERS):
+                _serving.add(filename)
     return origin
 
 
@@ -146,6 +152,36 @@ def who_asks(frame: FrameType | None) -> int:
         is_log = is_log or _is_log(origin, frame)
         frame = frame.f_back
     return FOREIGN
+
+
+def serves_agent(frame: FrameType | None) -> bool:
+    """Whether a server's or a worker's code acts in this frame for the agent, which calls it, perhaps with a library.
+
+    A handler that publishes a job, for instance: its id and its time are drawn by the worker's package. What such a
+    package does between its units is its own, also in a program that calls it to work.
+    """
+    if not _is_serving(frame) or handed.is_background or is_between_units():
+        return False
+    for _ in range(FRAMES_MAX):
+        if frame is None:
+            return False
+        origin = origin_of(frame)
+        if origin == AGENT:
+            return True
+        if origin not in (PASS, LIBRARY) and not _is_serving(frame):
+            return False
+        frame = frame.f_back
+    return False
+
+
+def _is_serving(frame: FrameType | None) -> bool:
+    if frame is None:
+        return False
+    filename = frame.f_code.co_filename
+    if filename in _serving:
+        return True
+    made_by = frame.f_globals.get("__file__") if filename == _GENERATED else None  # the `__init__` of a dataclass
+    return made_by in _serving
 
 
 def _starter_of(greenlet: Any) -> Any:

@@ -8,13 +8,30 @@ from typing import Any, Final
 
 from spanreplay.runtime.context_variables import holding, reset_variable, set_variable
 
-__all__ = ["IN_UNIT", "RUN", "entered", "is_off", "within_unit"]
+__all__ = ["IN_UNIT", "RUN", "entered", "is_between_units", "is_off", "set_serving", "within_unit"]
 
 RUN: Final[ContextVar[Any]] = ContextVar("spanreplay_run", default=None)
 """The run of the calling code; None if that is the run of the process, or none."""
 
 IN_UNIT: Final[ContextVar[bool]] = ContextVar("spanreplay_in_unit", default=False)
 """Whether the calling code works on the unit that a replay gives to it, in the run of the whole process."""
+
+
+class _Serving:
+    is_now = False
+
+
+_serving: Final = _Serving()
+
+
+def set_serving(is_serving: bool) -> None:
+    """Note whether this process, and those that it forks, work on units."""
+    _serving.is_now = is_serving
+
+
+def is_between_units() -> bool:
+    """Whether the calling code belongs to none of the units that this process works on."""
+    return _serving.is_now and RUN.get() is None and not IN_UNIT.get()
 
 
 def is_off() -> bool:

@@ -1,6 +1,7 @@
 """Whether a client of a store or broker is used here by the agent or for it, or by plumbing for itself.
 
 A worker keeps its queue and its results there, a model's SDK its cache, with times of its own that are not recorded.
+What the agent asks a worker's package, such as the result of a job, is the agent's.
 Where nothing below the client can be seen, because it is native code, a framework's use is the run's as well.
 """
 
@@ -13,7 +14,7 @@ from typing import Final
 from spanreplay.model import ids, owners
 from spanreplay.model.distributions import find_distribution
 from spanreplay.runtime.agent_patches import recorded_run
-from spanreplay.runtime.caller.caller import AGENT, FRAMES_MAX, LIBRARY, PASS, handed, is_ours, origin_of
+from spanreplay.runtime.caller.caller import AGENT, FRAMES_MAX, LIBRARY, PASS, handed, is_ours, origin_of, serves_agent
 from spanreplay.runtime.calls.open_call import is_plumbing
 from spanreplay.runtime.run import Run
 
@@ -23,19 +24,20 @@ _CARRIERS: Final = (*_REPORTS, owners.TRANSPORTS)
 """These and those that only carry their caller's use."""
 
 
-def asking_run(clients: frozenset[str], *, is_unseen_below: bool = False) -> Run | None:
+def asking_run(clients: frozenset[str], *, is_unseen_below: bool = False, is_kept: bool = False) -> Run | None:
     """Return the run that a use of a client belongs to; None for plumbing's own, and inside another call.
 
     `clients` are the distributions of the client itself. With `is_unseen_below` only the use of a reporting tool, or
-    in a library's own thread, is plumbing's.
+    in a library's own thread, is plumbing's. What a worker's package keeps for all its callers (`is_kept`: a
+    subscription, a connection) is its own.
     """
     run = recorded_run()
-    if run is None or is_plumbing(run) or not _is_asked(sys._getframe(1), clients, is_unseen_below=is_unseen_below):
+    if run is None or is_plumbing(run):
         return None
-    return run
+    return run if _is_asked(sys._getframe(1), clients, is_unseen_below=is_unseen_below, is_kept=is_kept) else None
 
 
-def _is_asked(frame: FrameType | None, clients: frozenset[str], *, is_unseen_below: bool) -> bool:
+def _is_asked(frame: FrameType | None, clients: frozenset[str], *, is_unseen_below: bool, is_kept: bool) -> bool:
     """Whether the first code above the client that acts by itself is neither plumbing's nor a library's own thread."""
     carriers, is_reported = _REPORTS if is_unseen_below else _CARRIERS, False
     for _ in range(FRAMES_MAX):
@@ -48,7 +50,8 @@ def _is_asked(frame: FrameType | None, clients: frozenset[str], *, is_unseen_bel
             distribution = find_distribution(filename)
             is_carrier = owners.is_among(distribution, carriers)
             if distribution not in clients and not is_carrier:
-                return (is_unseen_below or origin == LIBRARY) and not handed.is_background
+                is_asked = is_unseen_below or origin == LIBRARY or (not is_kept and serves_agent(frame))
+                return is_asked and not handed.is_background
             is_reported = is_reported or (is_carrier and is_unseen_below)
         frame = frame.f_back
     return not (is_reported or handed.is_background)

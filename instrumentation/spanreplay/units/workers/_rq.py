@@ -23,6 +23,8 @@ _GIVEN: Final = ("id", "func_name", "args", "kwargs", "meta", "origin", "timeout
 _COMPARED: Final = ("func_name", "args", "kwargs", "meta", "timeout", "ttl", "result_ttl", "failure_ttl")
 """Members of a published job that are compared; its id differs each time."""
 _ID: Final = "id"
+_SET: Final = ("enqueued_at", "origin", "timeout", "_status")
+"""What publishing sets in a job, besides its id; an older recording has the id alone."""
 
 
 def install(module: Any, patches: Patches) -> None:
@@ -66,14 +68,15 @@ def _publish(wrapped: Any, queue: Any, args: Any, kwargs: Any) -> Any:
             told["at"] = args[1]
         return FunctionCall(Kind.TOOL.value, "rq.enqueue", Effect.WRITE.value, told, prints=False)
 
-    def publish() -> str:
+    def publish() -> dict[str, Any]:
         made.append(wrapped(*args, **kwargs))
-        return str(made[0].id)
+        return keep_encodable({name: getattr(made[0], name, None) for name in (_ID, *_SET)})
 
-    job_id = call_sync(describe, publish)
+    told: Any = call_sync(describe, publish)
     if made:
         return made[0]
-    job.id = job_id
+    for name, value in told.items() if isinstance(told, dict) else [(_ID, told)]:
+        setattr(job, name, value)
     return job
 
 

@@ -30,7 +30,7 @@ def is_asked_in_a_thread(distributions: list[str], *, is_unseen_below: bool) -> 
 
     def ask() -> None:
         frame = sys._getframe(1)
-        found.append(asked._is_asked(frame, CLIENTS, is_unseen_below=is_unseen_below))
+        found.append(asked._is_asked(frame, CLIENTS, is_unseen_below=is_unseen_below, is_kept=False))
 
     called: Callable[[], Any] = ask
     for name in reversed(distributions):

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import wrapt
 
-from spanreplay.runtime.agent_patches import TypeMembers, asks, patch_bare, patch_with, read
+from spanreplay.runtime.agent_patches import TypeMembers, draws, patch_bare, patch_with, read
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.reads import Source, source
 
@@ -117,7 +117,7 @@ def _patch_calendar(patches: Patches) -> None:
                 return real(seconds)
             return read(shown, real, lambda shift: real(_at(shift)))
 
-        patch_with(patches, time, name, ask)
+        patch_with(patches, time, name, ask, draws)
 
     def ask_asctime(*given: Any) -> Any:
         if given:
@@ -129,8 +129,8 @@ def _patch_calendar(patches: Patches) -> None:
             return strftime(form, *given)
         return read(_STRFTIME, lambda: strftime(form), lambda shift: strftime(form, localtime(_at(shift))))
 
-    patch_with(patches, time, "asctime", ask_asctime)
-    patch_with(patches, time, "strftime", ask_strftime)
+    patch_with(patches, time, "asctime", ask_asctime, draws)
+    patch_with(patches, time, "strftime", ask_strftime, draws)
 
 
 # ── datetime.* ──────────────────────────────────────────────────────────────────────────────────────
@@ -196,7 +196,7 @@ def _patch_datetime(patches: Patches) -> None:
     is_deprecated = sys.version_info >= (3, 12)
 
     def now(cls: Any, tz: Any = None) -> Any:
-        if not asks(_getframe(1)):
+        if not draws(_getframe(1)):
             return real_now.__get__(None, cls)(tz)
         if tz is None:
             draw = real_now.__get__(None, cls)
@@ -216,7 +216,7 @@ def _patch_datetime(patches: Patches) -> None:
         def draw() -> Any:
             return real_now.__get__(None, cls)(dt.timezone.utc).replace(tzinfo=None)
 
-        if not asks(_getframe(1)):
+        if not draws(_getframe(1)):
             return draw()
         return _as(cls, read(_UTCNOW, draw, lambda shift: _later(draw(), shift)))
 
@@ -229,7 +229,7 @@ def _patch_date(patches: Patches) -> None:
 
     def today(cls: Any) -> Any:
         # Does what the interpreter does, without reading the clock through `time.time`
-        if not asks(_getframe(1)):
+        if not draws(_getframe(1)):
             return cls.fromtimestamp(_real_time())
         if issubclass(cls, dt.datetime):
             moment = read(_NOW, lambda: cls.fromtimestamp(_real_time()), lambda s: cls.fromtimestamp(_at(s)))

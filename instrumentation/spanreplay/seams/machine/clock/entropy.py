@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from spanreplay.runtime.agent_patches import patch_with, read
+from spanreplay.runtime.agent_patches import draws, patch_with, read
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.reads import Source, source
 from spanreplay.seams.machine.clock.bits import pack_bytes, unpack_bytes
@@ -32,7 +32,7 @@ def install(module: Any, patches: Patches) -> None:
     """Patch `os` or `secrets`."""
     if module.__name__ == "os":
         urandom = module.urandom
-        patch_with(patches, module, "urandom", lambda size, /: read(_URANDOM, lambda: urandom(size)))
+        patch_with(patches, module, "urandom", lambda size, /: read(_URANDOM, lambda: urandom(size)), draws)
         return
     for name, shown in _SECRETS.items():
-        patch_with(patches, module, name, ask(getattr(module, name), shown, name))
+        patch_with(patches, module, name, ask(getattr(module, name), shown, name), draws)

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final
 
-from spanreplay.runtime.agent_patches import asks, patch_bare, patch_with, picks, read, read_fitting
+from spanreplay.runtime.agent_patches import draws, patch_bare, patch_with, picks, read, read_fitting
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.reads import Source, source
 from spanreplay.seams.machine.clock.bits import pack_bytes, unpack_bytes
@@ -120,7 +120,7 @@ def _patch_module(patches: Patches) -> None:
         if name == "random":
             patch_bare(patches, random, name, shown, None)
         elif real is not None:
-            patch_with(patches, random, name, ask(real, shown, name), picks if name in _PICKS else asks)
+            patch_with(patches, random, name, ask(real, shown, name), picks if name in _PICKS else draws)
     reseed = random.seed
 
     def seed(*args: Any, **kwargs: Any) -> None:
@@ -129,7 +129,7 @@ def _patch_module(patches: Patches) -> None:
             return
         reseed(read(SEED, lambda: _system.getrandbits(_SEED_BITS)))
 
-    patch_with(patches, random, "seed", seed)
+    patch_with(patches, random, "seed", seed, draws)
 
 
 def _patch_system_random(patches: Patches) -> None:
@@ -142,7 +142,7 @@ def _patch_system_random(patches: Patches) -> None:
 
 def _method(name: str, real: Any, shown: Source) -> Any:
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not asks(_getframe(1)):
+        if not draws(_getframe(1)):
             return real(self, *args, **kwargs)
         return ask(real.__get__(self, type(self)), shown, name)(*args, **kwargs)
 
@@ -156,12 +156,12 @@ def _patch_generators(patches: Patches) -> None:
     real_init, real_seed = random.Random.__init__, random.Random.seed
 
     def init(self: Any, x: Any = None) -> None:
-        if x is None and not isinstance(self, random.SystemRandom) and asks(_getframe(1)):
+        if x is None and not isinstance(self, random.SystemRandom) and draws(_getframe(1)):
             x = read(SEED, lambda: _system.getrandbits(_SEED_BITS))
         real_init(self, x)
 
     def seed(self: Any, a: Any = None, version: int = 2) -> None:
-        if a is None and asks(_getframe(1)):
+        if a is None and draws(_getframe(1)):
             a = read(SEED, lambda: _system.getrandbits(_SEED_BITS))
         real_seed(self, a, version)
 

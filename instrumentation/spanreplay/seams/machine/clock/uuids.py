@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from spanreplay.runtime.agent_patches import patch_with
+from spanreplay.runtime.agent_patches import draws, patch_with
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.reads import Source, source
 from spanreplay.seams.machine.clock.randomness import ask
@@ -65,4 +65,4 @@ def install(module: Any, patches: Patches) -> None:
     for name, shown in _SOURCES[module.__name__].items():
         real = getattr(module, name, None)
         if real is not None:
-            patch_with(patches, module, name, ask(real, shown, name))
+            patch_with(patches, module, name, ask(real, shown, name), draws)

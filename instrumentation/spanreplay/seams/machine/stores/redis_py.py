@@ -45,6 +45,16 @@ def _command(wrapped: Any, client: Any, args: Any, options: Any) -> Any:
     return call_sync(lambda: describe_command(client, args, options), lambda: wrapped(*args, **options))
 
 
+def _subscribe(wrapped: Any, pubsub: Any, args: Any, options: Any) -> Any:
+    is_asked = asking_run(CLIENTS, is_kept=True) is not None
+    return _command(wrapped, pubsub, args, options) if is_asked else wrapped(*args, **options)
+
+
+async def _subscribe_async(wrapped: Any, pubsub: Any, args: Any, options: Any) -> Any:
+    is_asked = asking_run(CLIENTS, is_kept=True) is not None
+    return await (_command_async(wrapped, pubsub, args, options) if is_asked else wrapped(*args, **options))
+
+
 def _unseen(wrapped: Any, args: Any, kwargs: Any) -> Any:
     with plumbing():
         return wrapped(*args, **kwargs)
@@ -129,7 +139,7 @@ def _is_waiting(block: bool = True, timeout: Any = 0, **_: Any) -> bool:
 
 
 def _message(wrapped: Any, pubsub: Any, args: Any, kwargs: Any) -> Any:
-    if asking_run(CLIENTS) is None:
+    if asking_run(CLIENTS, is_kept=True) is None:
         return wrapped(*args, **kwargs)
     is_waiting = _is_waiting(*args, **kwargs)
     taken = find_taking_of_subscription(pubsub, is_waiting=is_waiting)
@@ -141,7 +151,7 @@ def _message(wrapped: Any, pubsub: Any, args: Any, kwargs: Any) -> Any:
 
 
 async def _message_async(wrapped: Any, pubsub: Any, args: Any, kwargs: Any) -> Any:
-    if asking_run(CLIENTS) is None:
+    if asking_run(CLIENTS, is_kept=True) is None:
         return await wrapped(*args, **kwargs)
     is_waiting = _is_waiting(*args, **kwargs)
     taken = find_taking_of_subscription(pubsub, is_waiting=is_waiting)
@@ -154,7 +164,7 @@ async def _message_async(wrapped: Any, pubsub: Any, args: Any, kwargs: Any) -> A
 
 async def _connect_async(wrapped: Any, client: Any, args: Any, kwargs: Any) -> Any:
     """Connect subscriptions; nothing is recorded of it but its error."""
-    if asking_run(CLIENTS) is None:
+    if asking_run(CLIENTS, is_kept=True) is None:
         return await wrapped(*args, **kwargs)
 
     async def live() -> None:
@@ -188,7 +198,7 @@ def _is_kept(frame: Any) -> bool:
 
 
 def _take(wrapped: Any, pool: Any, args: Any, kwargs: Any) -> Any:
-    if asking_run(CLIENTS) is None:
+    if asking_run(CLIENTS, is_kept=True) is None:
         return wrapped(*args, **kwargs)
     if not _is_kept(sys._getframe(1)):
         _note_unrecorded("a connection of a pool")
@@ -205,7 +215,7 @@ def _take(wrapped: Any, pool: Any, args: Any, kwargs: Any) -> Any:
 
 
 async def _take_async(wrapped: Any, pool: Any, args: Any, kwargs: Any) -> Any:
-    if asking_run(CLIENTS) is None:
+    if asking_run(CLIENTS, is_kept=True) is None:
         return await wrapped(*args, **kwargs)
     if not _is_kept(sys._getframe(1)):
         _note_unrecorded("a connection of a pool")
@@ -248,7 +258,7 @@ _SYNC: Final[dict[tuple[str, str], _Wrapper]] = {
     ("Redis", "execute_command"): _command,
     ("Pipeline", "immediate_execute_command"): _immediate,
     ("Pipeline", "execute"): _execute,
-    ("PubSub", "execute_command"): _command,
+    ("PubSub", "execute_command"): _subscribe,
     ("PubSub", "parse_response"): _message,
     ("ConnectionPool", "get_connection"): _take,
     ("BlockingConnectionPool", "get_connection"): _take,
@@ -265,7 +275,7 @@ _ASYNC: Final[dict[tuple[str, str], _Wrapper]] = {
     ("Redis", "execute_command"): _command_async,
     ("Pipeline", "immediate_execute_command"): _immediate_async,
     ("Pipeline", "execute"): _execute_async,
-    ("PubSub", "execute_command"): _command_async,
+    ("PubSub", "execute_command"): _subscribe_async,
     ("PubSub", "parse_response"): _message_async,
     ("PubSub", "connect"): _connect_async,
     ("ConnectionPool", "get_connection"): _take_async,
