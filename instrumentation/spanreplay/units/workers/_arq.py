@@ -111,7 +111,7 @@ def _describe_published(redis: Any, args: tuple[Any, ...], kwargs: Mapping[str, 
     function, *rest = (*args, kwargs["function"]) if "function" in kwargs else args
     told = {"function": function, "args": rest, "kwargs": own, "queue": redis.default_queue_name}
     told |= {name.strip("_"): kwargs[name] for name in (*_OPTIONS, _ID) if kwargs.get(name) is not None}
-    return FunctionCall(Kind.TOOL.value, "arq.enqueue_job", Effect.WRITE.value, keep_encodable(told), prints=False)
+    return FunctionCall(Kind.TOOL.value, "arq.enqueue_job", Effect.WRITE.value, told, prints=False)
 
 
 # ── the worker ──────────────────────────────────────────────────────────────────────────────────────

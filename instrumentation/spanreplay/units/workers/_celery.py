@@ -25,6 +25,14 @@ _CLEANUP: Final = "process_cleanup"
 _HEADERS: Final = "headers"
 _OPTIONS: Final = ("countdown", "eta", "expires", "queue", "routing_key", "exchange", "priority", "retries", "shadow")
 """Options of a published task that are compared; its ids differ each time."""
+_FURTHER: Final = (
+    "link", "link_error", "chord", "chain", "ignore_result", "time_limit", "soft_time_limit", "headers",
+    "stamped_headers", "replaced_task_nesting",
+)  # fmt: skip
+"""Further ones, which are compared if they are set: the tasks that follow, and what the worker is told."""
+_DRAWN: Final = frozenset(
+    ("id", "task_id", "root_id", "parent_id", "group_id", "reply_to", "traceparent", "tracestate", "baggage")
+)
 _FAILURE: Final = "FAILURE"
 _SUCCESS: Final = "SUCCESS"
 
@@ -135,8 +143,21 @@ def _publish(wrapped: Any, app: Any, args: Any, kwargs: Any) -> Any:
 def _describe_published(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> FunctionCall:
     named = {**dict(zip(("name", "args", "kwargs", "countdown", "eta"), args, strict=False)), **kwargs}
     told = {name: named.get(name) for name in ("name", "args", "kwargs")}
-    told |= {name: named[name] for name in _OPTIONS if named.get(name) is not None}
-    return FunctionCall(Kind.TOOL.value, "celery.send_task", Effect.WRITE.value, keep_encodable(told), prints=False)
+    told |= {name: _name_of(named[name]) for name in _OPTIONS if named.get(name) is not None}
+    told |= _without_drawn({name: named[name] for name in _FURTHER if named.get(name)})
+    return FunctionCall(Kind.TOOL.value, "celery.send_task", Effect.WRITE.value, told, prints=False)
+
+
+def _name_of(value: Any) -> Any:
+    """Return a queue or an exchange by its name."""
+    return getattr(value, "name", value)
+
+
+def _without_drawn(value: Any) -> Any:
+    """Return options, and tasks nested in them, as plain values without what differs each time."""
+    if isinstance(value, Mapping):
+        return {str(name): _without_drawn(each) for name, each in value.items() if name not in _DRAWN}
+    return [_without_drawn(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
 # ── the worker ──────────────────────────────────────────────────────────────────────────────────────

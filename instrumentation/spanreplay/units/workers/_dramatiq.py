@@ -162,7 +162,7 @@ def _publish(wrapped: Any, broker: Any, args: Any, kwargs: Any) -> Any:
 
 def _describe_published(message: Any, delay: Any) -> FunctionCall:
     told = {**_without_drawn(message.asdict()), "delay": delay}
-    return FunctionCall(Kind.TOOL.value, "dramatiq.enqueue", Effect.WRITE.value, keep_encodable(told), prints=False)
+    return FunctionCall(Kind.TOOL.value, "dramatiq.enqueue", Effect.WRITE.value, told, prints=False)
 
 
 def _without_drawn(value: Any) -> Any:

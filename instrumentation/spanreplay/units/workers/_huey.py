@@ -22,7 +22,6 @@ from spanreplay.units.jobs import (
     Ended,
     describe_exception,
     is_replay,
-    keep_encodable,
     make_left_to_worker,
     not_here,
     record_job,
@@ -99,7 +98,7 @@ def _describe_message(message: Any) -> dict[str, Any]:
     """Describe a task and its follow-up tasks."""
     told = {name: getattr(message, name) for name in _GIVEN}
     after = {name: _describe_message(told[name]) for name in _AFTER if told[name] is not None}
-    return keep_encodable({**told, **after, "args": list(message.args)})
+    return {**told, **after, "args": list(message.args)}
 
 
 def _describe_end(told: Mapping[str, Any]) -> Ended:

@@ -22,6 +22,19 @@ if TYPE_CHECKING:
 _GIVEN: Final = ("id", "func_name", "args", "kwargs", "meta", "origin", "timeout", "retries_left", "number_of_retries")
 _COMPARED: Final = ("func_name", "args", "kwargs", "meta", "timeout", "ttl", "result_ttl", "failure_ttl")
 """Members of a published job that are compared; its id differs each time."""
+_OF_RQ: Final = frozenset(
+    (
+        "_args", "_cached_result", "_data", "_dependency_ids", "_exc_info", "_failure_callback", "_func_name", "_id",
+        "_instance", "_kwargs", "_result", "_status", "_stopped_callback", "_success_callback", "_unreadable_meta",
+        "connection", "created_at", "description", "ended_at", "enqueued_at", "group_id", "last_heartbeat", "log",
+        "origin", "redis_server_version", "serializer", "started_at", "worker_name",
+    )
+)  # fmt: skip
+"""Attributes of a job that RQ sets, or that others repeat. The rest is compared where it is set."""
+_PARAMETERS: Final = {
+    "enqueue_job": ("job", "pipeline", "at_front", "unique"),
+    "schedule_job": ("job", "datetime", "pipeline", "unique"),
+}
 _ID: Final = "id"
 _SET: Final = ("enqueued_at", "origin", "timeout", "_status")
 """What publishing sets in a job, besides its id; an older recording has the id alone."""
@@ -63,9 +76,8 @@ def _publish(wrapped: Any, queue: Any, args: Any, kwargs: Any) -> Any:
     made: list[Any] = []
 
     def describe() -> FunctionCall:
-        told = {"queue": queue.name, **keep_encodable({name: getattr(job, name) for name in _COMPARED})}
-        if len(args) > 1:
-            told["at"] = args[1]
+        named = {**dict(zip(_PARAMETERS[wrapped.__name__], args, strict=False)), **kwargs}
+        told = _describe_published(queue.name, job, named)
         return FunctionCall(Kind.TOOL.value, "rq.enqueue", Effect.WRITE.value, told, prints=False)
 
     def publish() -> dict[str, Any]:
@@ -78,6 +90,22 @@ def _publish(wrapped: Any, queue: Any, args: Any, kwargs: Any) -> Any:
     for name, value in told.items() if isinstance(told, dict) else [(_ID, told)]:
         setattr(job, name, value)
     return job
+
+
+def _describe_published(queue: str, job: Any, named: Mapping[str, Any]) -> dict[str, Any]:
+    told = {"queue": queue, **{name: getattr(job, name) for name in _COMPARED}}
+    if job.description != job.get_call_string():
+        told["description"] = job.description
+    further = {name: value for name, value in vars(job).items() if value and name not in {*_COMPARED, *_OF_RQ}}
+    told |= {name.strip("_"): value for name, value in further.items()}
+    if job.instance is not None:
+        told["instance"] = job.instance
+    if job._dependency_ids:
+        told["dependencies"] = len(job._dependency_ids)
+    when = named.get("datetime")
+    if when is not None:
+        told["at"] = when
+    return {**told, **{name: True for name in ("at_front", "unique") if named.get(name)}}
 
 
 def _save_meta(wrapped: Any, job: Any, args: Any, kwargs: Any) -> Any:
