@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Final
@@ -55,9 +56,14 @@ def test_s50_a_replay_at_a_terminal_prints_for_the_recorded_pipe(workplace: Work
 
 KEYS: Final = """
 import subprocess
-from prompt_toolkit import prompt
+from prompt_toolkit import Application
+from prompt_toolkit.key_binding import KeyBindings
+from prompt_toolkit.layout import Layout
+from prompt_toolkit.widgets import Label
 subprocess.run(["true"])
-print("typed", prompt("you> "))
+keys = KeyBindings()
+keys.add("h")(lambda event: event.app.exit("h"))
+print("typed", Application(Layout(Label("press h")), key_bindings=keys, full_screen=True).run())
 """
 READER: Final = """
 import asyncio, os, subprocess
@@ -72,7 +78,7 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize("source", [KEYS, READER], ids=["prompt_toolkit", "add_reader"])
+@pytest.mark.parametrize("source", [KEYS, READER], ids=["full screen", "add_reader"])
 def test_p12_keys_read_below_standard_input_are_a_hole_that_no_replay_waits_for(
     source: str, workplace: Workplace
 ) -> None:
@@ -84,6 +90,52 @@ def test_p12_keys_read_below_standard_input_are_a_hole_that_no_replay_waits_for(
     seen = run_in_terminal(words, workplace.path, workplace.environ)
     assert seen.status == 4, seen.screen
     assert "read standard input" in seen.screen
+
+
+QUESTIONS: Final = """
+import asyncio, subprocess
+from prompt_toolkit import Application, PromptSession, prompt
+from prompt_toolkit.history import FileHistory
+from prompt_toolkit.key_binding import KeyBindings
+from prompt_toolkit.layout import Layout
+from prompt_toolkit.widgets import Label
+
+subprocess.run(["true"])
+keys = KeyBindings()
+keys.add("b")(lambda event: event.app.exit("b"))
+session = PromptSession(history=FileHistory("history"))
+print("said", session.prompt("you> "), session.prompt())
+print("key", len(prompt("secret: ", is_password=True)))
+print("chose", Application(Layout(Label("which?")), key_bindings=keys).run())
+
+async def main():
+    later = PromptSession("later> ")
+    return await later.prompt_async(), await asyncio.create_task(later.prompt_async())
+
+print("later", asyncio.run(main()))
+"""
+TYPED: Final = "hello\rthere\rS3cret-word-7\rbtoday\rtomorrow\r"
+
+
+def test_p12_questions_of_prompt_toolkit_are_calls(workplace: Workplace) -> None:
+    """The replay shows the same screen and asks nobody, at a terminal or not; another question diverges."""
+    agent = workplace.write("agent.py", QUESTIONS)
+    recording = _record(workplace, agent, TYPED)
+    assert recording.completeness().is_complete, recording.completeness().reasons
+    asked = [call for call in recording.calls if call.kind == "human"]
+    assert [json.loads(call.request)["arguments"]["prompt"] for call in asked[:3]] == ["you> ", "you> ", "secret: "]
+    assert "S3cret-word-7" not in asked[2].response
+    (workplace.path / "history").unlink()
+    words = [str(BIN / "spanreplay"), "replay", recording.run_id, "--", sys.executable, str(agent)]
+    seen = run_in_terminal(words, workplace.path, workplace.environ)
+    assert seen.status == 0, seen.screen
+    assert "later ('today', 'tomorrow')" in seen.screen
+    assert not (workplace.path / "history").exists()
+    replayed = workplace.replay(agent, source=recording.run_id)
+    assert (replayed.status, replayed.verdict["verdict"]) == (0, "identical"), replayed.stderr
+    agent.write_text(QUESTIONS.replace("which?", "what?"), encoding="utf-8")
+    replayed = workplace.replay(agent, source=recording.run_id)
+    assert replayed.causes() == [("changed_call", "human:prompt")]
 
 
 SPINNER: Final = """

@@ -162,8 +162,17 @@ MACHINE: Final[tuple[Seam, ...]] = (
         "lines read from `sys.stdin`",
         kind="`human`",
         effect="`read`",
-        omits="reads of the descriptor below it (`os.read(0)`, `prompt_toolkit`, `asyncio`'s pipes): they make a run "
-        "incomplete",
+        omits="reads of the descriptor below it (`os.read(0)`, `asyncio`'s pipes): they make a run incomplete",
+    ),
+    Seam(
+        "prompts",
+        "prompt-toolkit",
+        ("prompt_toolkit.application.application",),
+        "spanreplay.seams.machine.prompts",
+        "questions of prompt_toolkit, also below questionary and InquirerPy: what is shown, and the answer",
+        kind="`human`",
+        effect="`read`",
+        omits="applications that fill the screen: their keys make a run incomplete",
     ),
     Seam(
         "waited-signals",

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 MEMBER: Final = "printed"
 listeners: Final[list[Callable[[str], object]]] = []
 """Called with each text that the process writes to standard output, at the place of the write."""
+byte_listeners: Final[list[Callable[[bytes], object]]] = []
+"""Called with all that reaches the buffer below, also what was written there directly."""
 
 
 def note(text: str, is_replaced: bool) -> None:

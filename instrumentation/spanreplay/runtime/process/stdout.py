@@ -78,6 +78,8 @@ class OutputCapture:
         def capture(chunk: Any, /) -> Any:
             count = write(chunk)
             guard.guarded("standard output", self._kept.add, chunk, count)
+            for listen in printed.byte_listeners:
+                guard.guarded("standard output", listen, bytes(chunk))
             return count
 
         buffer.write = capture

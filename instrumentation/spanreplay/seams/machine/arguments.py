@@ -295,7 +295,8 @@ _MISSES: Final = "only notes I/O that no other seam sees: such a run is incomple
 
 INSIDE: Final[Mapping[str, str]] = {
     **dict.fromkeys(("clock", "logging", "random", "temporary", "entropy", "machine", "numpy", "uuid", "uuid_utils",
-                     "fastuuid", "engineio", "human", "stdin", "waited-signals", "looks", "environ"), _READS),
+                     "fastuuid", "engineio", "human", "prompts", "stdin", "waited-signals", "looks", "environ"),
+                    _READS),
     **dict.fromkeys(("threads", "uvloop", "uvloop-steps", "gevent", "multiprocessing", "pool-waits", "langgraph",
                      "trio", "anyio", "returns"), _ORDERS),
     "own-servers": "requests to the agent's own process",
