@@ -1,9 +1,10 @@
-"""Rows of the table of seams for the machine itself: clock, random numbers, files, processes, databases."""
+"""Rows of the table of seams for the machine itself: clock, files, processes, databases."""
 
 from __future__ import annotations
 
 from typing import Final
 
+from spanreplay.seams.random_rows import RANDOM
 from spanreplay.seams.row import Seam
 
 _OF_PYMONGO: Final = (
@@ -41,40 +42,7 @@ MACHINE: Final[tuple[Seam, ...]] = (
         lanes="the lane of the code that logs, by logger and function",
         omits="records that a library logs only in a replay: they show the replay's clock",
     ),
-    Seam(
-        "random",
-        "python",
-        ("random",),
-        "spanreplay.seams.machine.clock.randomness",
-        "random numbers of the agent's code, and what a model's SDK picks",
-        kind="`random`, as reads before the lane's next call",
-        effect="`read`",
-        lanes="the lane of the code that reads",
-        omits="generators of torch; picks of native code (the `Router` of LiteLLM 1.110); generators that the agent "
-        "seeds itself need no recording",
-    ),
-    Seam(
-        "temporary",
-        "python",
-        ("tempfile",),
-        "spanreplay.seams.machine.clock.temporary",
-        "names of temporary files and folders that the agent makes",
-        kind="`random`, as reads before the lane's next call",
-        effect="`read`",
-        lanes="the lane of the code that reads",
-        omits="names that a library draws for itself",
-    ),
-    Seam(
-        "entropy",
-        "python",
-        ("os", "secrets"),
-        "spanreplay.seams.machine.clock.entropy",
-        "`os.urandom` and `secrets`, sealed",
-        kind="`random`, as reads before the lane's next call",
-        effect="`read`",
-        lanes="the lane of the code that reads",
-        omits="random bytes that C code takes from the operating system directly",
-    ),
+    *RANDOM,
     Seam(
         "machine",
         "python",
@@ -85,65 +53,6 @@ MACHINE: Final[tuple[Seam, ...]] = (
         effect="`read`",
         lanes="the lane of the code that reads",
         omits="`os.uname`; `os.getpid` stays the real one: programs send signals to it",
-    ),
-    Seam(
-        "numpy",
-        "numpy",
-        ("numpy.random",),
-        "spanreplay.seams.machine.clock.numpy_random",
-        "seeds that numpy takes from the operating system for the agent's code, and the state of its own generator",
-        kind="`random`, as reads before the lane's next call",
-        effect="`read`",
-        lanes="the lane of the code that reads",
-        versions=">=1.26",
-        omits="`RandomState()` and `PCG64()` without a seed; what libraries draw from the module's generator",
-    ),
-    Seam(
-        "uuid",
-        "python",
-        ("uuid",),
-        "spanreplay.seams.machine.clock.uuids",
-        "UUIDs that the agent's code makes",
-        kind="`random`, as reads before the lane's next call",
-        effect="`read`",
-        lanes="the lane of the code that reads",
-        omits="UUIDs that a library makes for itself",
-    ),
-    Seam(
-        "uuid_utils",
-        "uuid-utils",
-        ("uuid_utils", "uuid_utils.compat"),
-        "spanreplay.seams.machine.clock.uuids",
-        "UUIDs that the agent's code and frameworks make in native code (LangChain's ids of runs and messages)",
-        kind="`random`, as reads before the lane's next call",
-        effect="`read`",
-        lanes="the lane of the code that reads",
-        versions=">=0.9",
-        omits="UUIDs that a library makes for itself",
-    ),
-    Seam(
-        "fastuuid",
-        "fastuuid",
-        ("fastuuid",),
-        "spanreplay.seams.machine.clock.uuids",
-        "UUIDs that the agent's code and frameworks make in native code (LiteLLM's proxy)",
-        kind="`random`, as reads before the lane's next call",
-        effect="`read`",
-        lanes="the lane of the code that reads",
-        versions=">=0.14",
-        omits="UUIDs that a library makes for itself",
-    ),
-    Seam(
-        "engineio",
-        "python-engineio",
-        ("engineio.base_server",),
-        "spanreplay.seams.machine.clock.socket_ids",
-        "the number of a session of Engine.IO and Socket.IO (Chainlit, Flask-SocketIO), which is part of its id",
-        kind="`random`, as reads before the lane's next call",
-        effect="`read`",
-        lanes="the lane of the code that reads",
-        versions=">=4.8",
-        omits="what earlier requests of a session have left: one that polls needs `--warm all`",
     ),
     Seam(
         "human",
