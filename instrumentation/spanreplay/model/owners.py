@@ -90,6 +90,10 @@ SERVERS: Final = compile_row(
     """
 )
 """Distributions that run other people's code, for each request, job or cell."""
+NOTEBOOKS: Final = compile_row(
+    "ipykernel ipython jupyter jupyter-* jupyterhub jupyterlab nbclient nbconvert notebook papermill"
+)
+"""Those that run cells."""
 LAUNCHERS: Final = compile_row(
     "cherrypy django fastapi fastapi-* faststream flask litestar procrastinate quart starlette taskiq taskiq-*"
 )
@@ -200,6 +204,15 @@ def find_row(distribution: str) -> int:
 def is_among(distribution: str, rows: tuple[re.Pattern[str], ...]) -> bool:
     """Whether one of these rows names a distribution."""
     return any(row.fullmatch(distribution) is not None for row in rows)
+
+
+def starts_application() -> bool:
+    """Whether an installed program has started this process: the code of the application is elsewhere.
+
+    What lies beside a notebook is mostly its data.
+    """
+    started = installed.find_started()
+    return bool(started) and not is_among(started, (NOTEBOOKS,))
 
 
 _owners: list[Owners] = []

@@ -124,6 +124,9 @@ class Files(Protocol):
     def end(self, path: str) -> None:
         """A file, or everything in a folder, is about to be removed."""
 
+    def list_code_read(self) -> list[str]:
+        """Files of the agent's code tree that it has read itself, such as prompts."""
+
     def hand_over(self, path: str) -> None:
         """From now on a database or another library keeps a file."""
 

@@ -46,6 +46,7 @@ _UPSTREAM_MAX: Final = 500
 _NAMES_MAX: Final = 10
 _WORD: Final = re.compile(r"\w+")
 _ABSENT: Final = "(absent)"
+_TYPE: Final = "$type"
 _CANNOT_IMPORT: Final = ("the agent raised ModuleNotFoundError ", "the agent raised ImportError ")
 _PYTHON: Final = "python"
 """Name of the interpreter among a run's folders."""
@@ -151,6 +152,8 @@ class Blame:
         return f"{run_id} -- {shlex.quote(_find_python(self._env))} {show_command(self._env)}"
 
     def _by_value(self, divergence: Divergence, diff: Diff) -> Iterable[Cause]:
+        if diff.path.rpartition(".")[2] == _TYPE:  # says how a value is written
+            return
         recorded, now = changed_text(diff)
         yield from self._from_outputs(divergence, recorded, now)
         if len(now) < FRAGMENT_CHARACTERS_MIN:
@@ -224,8 +227,8 @@ class Blame:
 
     def _from_files(self, recorded: str, now: str) -> Iterable[Cause]:
         """Yield a file of the agent's code tree, such as a prompt, that it reads itself: only the read is recorded."""
-        state = None if self._run.written is None else self._run.written.state
-        for path in [] if state is None else state.list_read()[:FILES_MAX]:
+        files = self._run.written
+        for path in [] if files is None else files.list_code_read()[:FILES_MAX]:
             text = "" if path.startswith(DEVICES) else _read_text(path)
             if now in text and not (recorded and recorded in text):
                 name = ids.shorten(path)

@@ -12,6 +12,8 @@ from typing import Any, Final
 
 from spanreplay.model import config
 from spanreplay.model.distributions import split_site
+from spanreplay.model.ids import is_agent_file
+from spanreplay.model.owners import starts_application
 from spanreplay.runtime.caller.caller import AGENT, LIBRARY, who_opens
 from spanreplay.runtime.process.real_paths import forget_folders, real_folder, real_path
 
@@ -40,19 +42,37 @@ class Places:
         """`code` is a folder that is code too, besides the script's folder."""
         main = getattr(sys.modules.get("__main__"), "__file__", None) or (sys.argv[0] if sys.argv else "")
         script = os.path.dirname(os.path.realpath(main)) if main else os.getcwd()  # noqa: PTH109, PTH120 -- text
-        own = [find_code_tree(script), sys.prefix, sys.base_prefix, str(config.read_data_dir())]
-        own += [find_code_tree(code)] if code else []
-        self._own = (*DEVICES, *{os.path.realpath(each) + os.sep for each in own})
         home = os.path.realpath(str(Path.home()))
-        trees = {find_code_tree(each) for each in (script, code) if each}
-        self._trees = tuple({os.path.realpath(each) + os.sep for each in trees})
         machine = [sys.prefix, sys.base_prefix, str(config.read_data_dir())]
         self._not_code = (*DEVICES, *{os.path.realpath(each) + os.sep for each in machine})
-        here = _find_here()
-        self._around = frozenset([here, *(str(each) for tree in (*trees, here) for each in Path(tree).parents)])
+        self._here = _find_here()
+        self._folders: set[str] = set()
+        """Those that the application's modules were loaded from, if an installed program has loaded it."""
+        self._looked_at = 0 if starts_application() else -1
+        """How many modules were loaded when they were looked at; -1 if they are not."""
+        self._set_trees({find_code_tree(each) for each in (script, code) if each})
         self._loaded: frozenset[str] = frozenset()
         self._modules = 0
         self._machine = (*_MACHINE, *(os.path.join(home, each) + os.sep for each in _HOME_FOLDERS))  # noqa: PTH118 -- text
+
+    def _set_trees(self, trees: set[str]) -> None:
+        self._all_trees = trees
+        self._trees = tuple({os.path.realpath(each) + os.sep for each in trees})
+        self._own = (*dict.fromkeys((*self._not_code, *self._trees)),)
+        above = (str(each) for tree in (*trees, self._here) for each in Path(tree).parents)
+        self._around = frozenset([self._here, *above])
+
+    def _look_at_modules(self) -> None:
+        """Add the code trees of modules loaded since: a server is installed elsewhere than the application it loads."""
+        if self._looked_at in (-1, len(sys.modules)) or not _modules_are_code[-1]:
+            return
+        self._looked_at = len(sys.modules)
+        loaded = list(sys.modules.items())
+        found = {_find_root(module) for name, module in loaded if "." not in name and name != "__main__"}
+        new = found - self._folders - {"", os.sep}
+        if new:
+            self._folders |= new
+            self._set_trees(self._all_trees | {find_code_tree(each) for each in new})
 
     def is_data(self, path: str) -> bool:
         """Whether a path is a regular file, or does not exist, outside code."""
@@ -60,6 +80,7 @@ class Places:
 
     def is_data_at(self, real: str) -> bool:
         """`is_data` for a path whose links are resolved."""
+        self._look_at_modules()
         if real.startswith(self._own) or split_site(real)[0]:
             return False
         try:
@@ -69,11 +90,13 @@ class Places:
 
     def is_outside(self, path: str) -> bool:
         """Whether a path, of a file or a folder, is outside code and devices."""
+        self._look_at_modules()
         real = real_path(path)
         return not ((real + os.sep).startswith(self._own) or split_site(real)[0])
 
     def is_code(self, path: str) -> bool:
         """Whether a path lies in the agent's code tree, but not in the interpreter, its packages or our own folders."""
+        self._look_at_modules()
         folder, name = os.path.split(os.path.abspath(path))  # noqa: PTH100 -- text
         whole = os.path.join(real_folder(folder), name)  # noqa: PTH118 -- text: refers to a link itself
         is_installed = (whole + os.sep).startswith(self._not_code) or bool(split_site(whole)[0])
@@ -107,6 +130,17 @@ def _find_here() -> str:
         return os.sep
 
 
+def _find_root(module: object) -> str:
+    """The folder from which a module of the agent's was imported; '' for any other module."""
+    space = module.__dict__ if isinstance(module, ModuleType) else {}
+    path = next(iter(space.get("__path__") or ()), None)
+    file = space.get("__file__") or (isinstance(path, str) and os.path.join(path, "__init__.py"))  # noqa: PTH118 -- text
+    if not isinstance(file, str) or not is_agent_file(file):
+        return ""
+    folder = os.path.dirname(os.path.abspath(file))  # noqa: PTH100, PTH120 -- text
+    return os.path.realpath(folder if path is None else os.path.dirname(folder))  # noqa: PTH120 -- text
+
+
 def find_code_tree(folder: str) -> str:
     """The git work tree around a folder, else the folder; a temporary or home directory is never a code tree."""
     too_wide = {os.path.realpath(each) for each in (tempfile.gettempdir(), str(Path.home()), "/")}
@@ -120,6 +154,8 @@ def find_code_tree(folder: str) -> str:
 
 _places: list[Places] = []
 _code = ""
+_modules_are_code: Final = [True]
+"""Whether the trees of modules are code: not in a replay of a recording made when they were not."""
 
 
 def places() -> Places:
@@ -163,6 +199,13 @@ def set_code(folder: str) -> None:
     global _code
     _code = folder
     forget_places()
+
+
+def set_modules(are_code: bool) -> None:
+    """Set whether the trees of an application's modules are code."""
+    if are_code != _modules_are_code[-1]:
+        _modules_are_code[-1] = are_code
+        forget_places()
 
 
 def forget_places() -> None:

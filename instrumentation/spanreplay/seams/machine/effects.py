@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 from spanreplay.model.call import Effect, Kind
 from spanreplay.model.config import copy_variables
 from spanreplay.runtime.agent_patches import recorded_run
+from spanreplay.runtime.caller.places import set_modules
 from spanreplay.runtime.calls.function_calls import FunctionCall, call_sync
 from spanreplay.runtime.process.noted_effects import (
     ASYNC_DRIVERS,
+    CODE_OF_MODULES,
     DRIVERS,
     EFFECTS,
     TOLD_APART,
@@ -35,6 +37,8 @@ def attach(run: Run) -> None:
     run.resolver.declare(DRIVERS)
     run.resolver.declare(ASYNC_DRIVERS)
     run.resolver.declare(TOLD_APART)
+    run.resolver.declare(CODE_OF_MODULES)
+    set_modules(run.resolver.has(CODE_OF_MODULES))
 
 
 def describe_effect(

@@ -30,6 +30,10 @@ class FilesBeside:
         is_outside = self._is_outside(current_lane(self._run.root_lane).path)
         return getattr(self.beside if is_outside else self._of_unit, name)
 
+    def list_code_read(self) -> list[str]:
+        """Return the files of the code tree that the unit has read, then those that the rest of its process has."""
+        return [*dict.fromkeys((*self._of_unit.list_code_read(), *self.beside.list_code_read()))]
+
     def describe(self) -> dict[str, Any]:
         """Describe the files that the unit has left behind, whoever calls."""
         return self._of_unit.describe()

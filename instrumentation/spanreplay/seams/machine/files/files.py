@@ -1,10 +1,10 @@
 """Seam: data files that the agent's code reads with `open` or `pathlib`.
 
-Code is not data: files of the agent's code tree (the git work tree of its script, else the script's folder), of the
-interpreter and of its packages are read as they are, so that an edited prompt shows as a changed call. Reading any
-other regular file is a call, with its content; in a replay the content comes from the recording through the classes of
-`io`. A file that the run itself has written is not an input (`changes.py`); its final content is compared
-(`written.py`).
+Code is not data: files of the agent's code tree (the git work tree of its script, else the script's folder; that of an
+application which an installed server loads), of the interpreter and of its packages are read as they are, so that an
+edited prompt shows as a changed call. Reading any other regular file is a call, with its content; in a replay the
+content comes from the recording through the classes of `io`. A file that the run itself has written is not an input
+(`changes.py`); its final content is compared (`written.py`).
 """
 
 from __future__ import annotations

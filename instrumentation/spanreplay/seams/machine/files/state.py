@@ -81,7 +81,8 @@ class State:
                 return
             arguments = {"path": written.name(path), "change": how}
             is_served = run.continuation is not None and not run.continuation.has_gone_on
-            if not is_served and (run.resolver.keeps or run.process_group is None):
+            is_told = is_served or _is_beside_unit(run)
+            if not is_told and (run.resolver.keeps or run.process_group is None):
                 if not there or not is_first:
                     return
             elif not _was_recorded(run, run.resolver.answers, arguments["path"]):
@@ -155,6 +156,15 @@ class State:
         elif how == APPENDS:
             with self._lock:
                 self._unrecorded.add(place)
+
+
+def _is_beside_unit(run: Run) -> bool:
+    """Whether this is the replay of a unit, and the start of its process or what runs beside it: both find the files
+    of the unit, which may be of a later time."""
+    extent = None if run.resolver.keeps else run.resolver.answers.extent
+    if extent is None:
+        return False
+    return not extent.has_started or extent.is_outside(current_lane(run.root_lane).path)
 
 
 def _was_recorded(run: Run, session: Answers, path: str) -> bool:

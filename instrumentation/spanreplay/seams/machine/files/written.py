@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from spanreplay.model import ids
 from spanreplay.model.code_state import ABSENT, BY_PROGRAM, DIRECTORIES
 from spanreplay.model.own_threads import make_lock
+from spanreplay.runtime.caller.places import is_code
 from spanreplay.runtime.process.real_paths import real_path
 from spanreplay.runtime.process.surroundings import FILES, TEMPORARY_NAME, Surroundings
 from spanreplay.runtime.process.touched import Touched
@@ -157,6 +158,10 @@ class Written:
     def has(self, path: str) -> bool:
         """Whether this run has written a file."""
         return bool(self._paths) and real_path(path) in self._paths
+
+    def list_code_read(self) -> list[str]:
+        """Return the files of the code tree that the run has read."""
+        return [] if self.state is None else [each for each in self.state.list_read() if is_code(each)]
 
     def list_made(self) -> list[str]:
         """Return the paths that did not exist before the run made something there."""
