@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from support.installing import install
 from support.replaying import Workplace, assert_same
 
 HUMAN = """
@@ -283,3 +284,64 @@ def test_s50_sqlalchemy_on_sqlite_replays_without_the_database(workplace: Workpl
     (workplace.path / "orders.db").unlink()
     assert_same(workplace.replay(agent), recorded.stdout)
     assert not (workplace.path / "orders.db").exists()
+
+
+INSTRUMENTOR = """
+import sqlite3, subprocess
+
+def wrap(function):
+    def call(*args, **kwargs):
+        return function(*args, **kwargs)
+    return call
+
+def instrument():
+    sqlite3.connect = sqlite3.dbapi2.connect = wrap(sqlite3.connect)
+    subprocess.Popen.__init__ = wrap(subprocess.Popen.__init__)
+
+def keep(text):
+    with sqlite3.connect("reports.db") as database:
+        database.execute("CREATE TABLE IF NOT EXISTS reports (text)")
+        database.execute("INSERT INTO reports VALUES (?)", (text,))
+"""
+WRAPPED = """
+import telling
+telling.instrument()
+import sqlite3, subprocess
+
+with sqlite3.connect("orders.db") as database:
+    database.execute("CREATE TABLE orders (id)")
+    database.execute("INSERT INTO orders VALUES (7)")
+    print(database.execute("SELECT id, random() FROM orders").fetchall())
+print(subprocess.run(["date", "+%N"], capture_output=True, text=True).stdout)
+"""
+
+
+@pytest.mark.parametrize("tool", ["opentelemetry-instrumentation-sqlite3", "langfuse"])
+def test_s27_databases_and_programs_replay_below_the_wrapper_of_a_reporting_tool(
+    tool: str, workplace: Workplace, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """OpenTelemetry's instrumentor of sqlite3 wraps `connect`."""
+    site = tmp_path_factory.mktemp("lib") / "site-packages"
+    site.mkdir()
+    install(site, tool, {"telling.py": INSTRUMENTOR})
+    workplace.environ["PYTHONPATH"] = str(site)
+    agent = workplace.write("agent.py", WRAPPED)
+    recorded = workplace.record(agent)
+    names = [call.name for call in workplace.recording().calls]
+    assert names == ["sqlite3.connect", *["sqlite3.execute"] * 3, "sqlite3.commit", "subprocess.date"]
+    (workplace.path / "orders.db").unlink()
+    assert_same(workplace.replay(agent), recorded.stdout)
+    assert not (workplace.path / "orders.db").exists()
+
+
+def test_p12_what_a_reporting_tool_keeps_in_a_database_of_its_own_is_not_the_agents(
+    workplace: Workplace, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Also where the tool has wrapped the function that it opens the database with."""
+    site = tmp_path_factory.mktemp("lib") / "site-packages"
+    site.mkdir()
+    install(site, "langfuse", {"telling.py": INSTRUMENTOR})
+    workplace.environ["PYTHONPATH"] = str(site)
+    agent = workplace.write("agent.py", 'import telling\ntelling.instrument()\ntelling.keep("done")\n')
+    workplace.record(agent)
+    assert not workplace.recordings()

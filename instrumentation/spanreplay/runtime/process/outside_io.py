@@ -76,13 +76,13 @@ def _reports(filename: str) -> bool:
     return installed.split_site(filename)[1].startswith(_REPORTING)
 
 
-def is_telemetry_stack(frame: FrameType | None) -> bool:
+def is_telemetry_stack(frame: FrameType | None, *below: CodeType) -> bool:
     """Whether code on this stack, up to the agent's, reports about the agent.
 
     Code that only wraps other code's functions, e.g. those that threads run, does not report what these do; what it
-    imports works for it.
+    imports works for it. `below` are functions of ours that this frame has called in place of others'.
     """
-    inside: set[CodeType] = set()
+    inside = set(below)
     for _ in range(FRAMES_MAX):
         if frame is None or ids.is_agent_file(frame.f_code.co_filename):
             return False
@@ -90,7 +90,7 @@ def is_telemetry_stack(frame: FrameType | None) -> bool:
         if name.startswith("<frozen importlib"):
             inside.clear()
         elif _reports(name):
-            if not inside or not passes_on(frame, inside):
+            if not passes_on(frame, inside):
                 return True
         elif is_others(name):
             inside.add(frame.f_code)
