@@ -11,6 +11,7 @@ import pytest
 from support.ports import free_port
 from support.provider import Provider
 from support.replaying import TIMEOUT_S
+from support.suites import insist_identical
 from support.units import prepare, response_of, serve_with
 
 PROGRAM: Final = """
@@ -69,3 +70,43 @@ def test_p4_p5_what_a_program_does_before_it_starts_its_server_replays(
     changed = place.replay("main.py", "1", source=unit.run_id)
     assert changed.status == 3, changed.stderr
     assert changed.causes()[0][1] == "llm:openai.chat.completions", changed.stderr
+
+
+NOTES: Final = """
+import sqlite3, sys
+
+import uvicorn
+from fastapi import FastAPI
+
+database = sqlite3.connect("notes.db", check_same_thread=False)
+database.execute("CREATE TABLE IF NOT EXISTS notes (text)")
+app = FastAPI()
+
+@app.get("/add/{text}")
+async def add(text: str):
+    database.execute("INSERT INTO notes VALUES (?)", (text,))
+    database.commit()
+    return database.execute("SELECT text FROM notes").fetchall()
+
+if __name__ == "__main__":
+    HOW
+"""
+LAUNCHES: Final = {"a script": 'uvicorn.run(app, port=int(sys.argv[1]))', "reloader": HOW["reloader"]}
+
+
+@pytest.mark.parametrize("how", LAUNCHES)
+def test_p4_files_that_the_start_makes_beside_the_code_are_made_again_in_a_suite(
+    how: str, provider: Provider, tmp_path: Path
+) -> None:
+    """The start of a suite begins without them, too; they are still there from the recording."""
+    place = prepare(tmp_path, provider, "")
+    place.write("main.py", NOTES.replace("HOW", LAUNCHES[how]))
+    port = free_port()
+    with serve_with(place, port, "main.py", str(port)) as server:
+        for text in ("one", "two"):
+            assert httpx.get(f"{server.url}/add/{text}", timeout=TIMEOUT_S).status_code == 200
+        server.await_ends()
+        server.stop()
+    kept = (tmp_path / "notes.db").read_bytes()
+    insist_identical(place, "main.py", "1", units=server.units(), options=("--warm", "0"))
+    assert (tmp_path / "notes.db").read_bytes() == kept

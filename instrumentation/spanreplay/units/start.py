@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.model.call import CallRecord, Kind, Recording, RootRecord
+from spanreplay.model.code_state import ABSENT
 from spanreplay.model.errors import DamagedRecording, SourceError, SpanreplayError
 from spanreplay.model.json_text import dump
 from spanreplay.model.lane_names import is_within, process_of
@@ -228,8 +229,8 @@ def only_start(unit: Recording) -> Recording:
     """Return a unit without its calls; joined with the start, it is the part that all units of the process share."""
     stated = unit.root.manifest
     kept: dict[str, Any] = {name: {} for name in ("timers", VARIABLES) if isinstance(stated.get(name), Mapping)}
-    level = {MEMBER: stated[MEMBER]} if MEMBER in stated else {}
-    return Recording(replace(unit.root, manifest={"calls": 0, **kept, **level}), ())
+    same = {name: stated[name] for name in (MEMBER, ABSENT) if name in stated}  # absent: what the start made
+    return Recording(replace(unit.root, manifest={"calls": 0, **kept, **same}), ())
 
 
 def _move(call: CallRecord, root: str) -> CallRecord:
