@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -172,6 +173,92 @@ def test_s50_sqlalchemy_on_postgresql_replays_without_its_server(
     assert workplace.recording().completeness().is_complete, workplace.recording().completeness().reasons
     server.stop()
     assert_same(workplace.replay(agent, DSN=server.dsn, DRIVER=driver), recorded.stdout)
+
+
+PIPELINE = """
+import os
+import psycopg
+from psycopg.rows import dict_row
+from psycopg.types.json import Json, Jsonb
+from psycopg.types.range import Range
+
+with psycopg.connect(os.environ["DSN"], autocommit=True) as connection:
+    connection.execute("DROP TABLE IF EXISTS states")
+    connection.execute("CREATE TABLE states (id int PRIMARY KEY, state jsonb, at int4range)")
+    with connection.pipeline() as pipe, connection.cursor(binary=True, row_factory=dict_row) as cursor:
+        states = [(n, Jsonb({"n": n, "words": [os.environ["WORD"]]}), Range(1, n)) for n in (2, 3)]
+        cursor.executemany("INSERT INTO states VALUES (%s, %s, %s)", states)
+        given = Json({"n": None}, dumps=lambda value: '{"n": 4}')
+        cursor.execute("INSERT INTO states VALUES (%(id)s, %(state)s)", {"id": 4, "state": given})
+        first = connection.execute("SELECT state, random()::numeric(20, 18) FROM states WHERE id = %s", (2,))
+        second = connection.execute("DELETE FROM states WHERE id = 3")
+        pipe.sync()
+        print(cursor.rowcount, second.rowcount, second.statusmessage)
+        print(first.fetchall(), [column.name for column in first.description])
+        for row in connection.execute("SELECT id, random()::numeric(20, 18) FROM states ORDER BY id"):
+            print(row)
+        last = connection.execute("SELECT count(*) FROM states")
+    print(last.rowcount, last.fetchone(), last.fetchone())
+    try:
+        with connection.pipeline():
+            connection.execute("INSERT INTO states (id) VALUES (2)")
+    except psycopg.errors.UniqueViolation as error:
+        print(type(error).__name__, error.sqlstate)
+    with connection.pipeline():
+        pass
+    print(connection.execute("SELECT count(*) FROM states").fetchone())
+"""
+PIPELINE_ASYNC = """
+import asyncio, os
+import psycopg
+from psycopg.rows import dict_row
+from psycopg.types.json import Jsonb
+
+async def main(connection):
+    await connection.execute("DROP TABLE IF EXISTS states")
+    await connection.execute("CREATE TABLE states (id int PRIMARY KEY, state jsonb)")
+    async with connection.pipeline() as pipe, connection.cursor(binary=True, row_factory=dict_row) as cursor:
+        states = [(n, Jsonb({"n": n, "words": [os.environ["WORD"]]})) for n in (2, 3)]
+        await cursor.executemany("INSERT INTO states VALUES (%s, %s)", states)
+        first = await connection.execute("SELECT state, random()::numeric(20, 18) FROM states WHERE id = %s", (2,))
+        second = await connection.execute("DELETE FROM states WHERE id = 3")
+        await pipe.sync()
+        print(cursor.rowcount, second.rowcount, second.statusmessage)
+        print(await first.fetchall(), [column.name for column in first.description])
+        async for row in await connection.execute("SELECT id, random()::numeric(20, 18) FROM states ORDER BY id"):
+            print(row)
+        last = await connection.execute("SELECT count(*) FROM states")
+    print(last.rowcount, await last.fetchmany(2))
+    try:
+        async with connection.pipeline():
+            await connection.execute("INSERT INTO states (id) VALUES (2)")
+    except psycopg.errors.UniqueViolation as error:
+        print(type(error).__name__, error.sqlstate)
+
+async def connect():
+    async with await psycopg.AsyncConnection.connect(os.environ["DSN"], autocommit=True) as connection:
+        await main(connection)
+
+asyncio.run(connect())
+"""
+
+
+@pytest.mark.parametrize("source", [PIPELINE, PIPELINE_ASYNC], ids=["sync", "async"])
+def test_s50_statements_in_a_pipeline_replay_without_their_server(
+    source: str, workplace: Workplace, server: Server
+) -> None:
+    """Results that arrive later and errors of a pipeline's end come back; JSON that is sent is compared."""
+    agent = workplace.write("agent.py", source)
+    recorded = workplace.record(agent, DSN=server.dsn, WORD="apple")
+    plain = workplace.run_plain(agent, DSN=server.dsn, WORD="apple")
+    assert re.sub(r"0\.\d+", "", recorded.stdout) == re.sub(r"0\.\d+", "", plain)
+    recording = workplace.recording()
+    assert recording.completeness().is_complete, recording.completeness().reasons
+    server.stop()
+    assert_same(workplace.replay(agent, DSN=server.dsn, WORD="apple"), recorded.stdout)
+    verdict = workplace.replay(agent, DSN=server.dsn, WORD="pear").verdict
+    assert verdict["verdict"] == "diverged"
+    assert verdict["divergences"][0]["diff"][0]["path"] == "arguments.parameters[0].items[1].obj.words[0]"
 
 
 AIOSQLITE = """

@@ -16,6 +16,7 @@ from spanreplay.model.call import Effect, Kind
 from spanreplay.runtime.agent_patches import recorded_run
 from spanreplay.runtime.calls.function_calls import FunctionCall
 from spanreplay.runtime.run import active_run
+from spanreplay.seams.machine.databases.parameters import describe_parameter
 from spanreplay.seams.machine.databases.told_apart import mark
 
 _READS: Final = ("select", "show", "explain", "values", "table")
@@ -28,7 +29,7 @@ def describe_statement(name: str, sql: str, parameters: Any, connection: Any = N
     """Describe one statement on a connection as a call."""
     words = sql.lstrip(" \t\r\n(;").split(None, 1)
     effect = Effect.READ if words and words[0].lower() in _READS else Effect.IRREVERSIBLE
-    arguments = {"sql": sql, "parameters": parameters, **mark(connection)}
+    arguments = {"sql": sql, "parameters": describe_parameter(parameters), **mark(connection)}
     return FunctionCall(Kind.TOOL.value, name, effect.value, arguments)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from spanreplay.seams.machine.databases.postgres import SERVER_VERSION, note_unrecorded
@@ -88,11 +86,6 @@ class ReplayedConnection(_Connection):
     def close(self) -> None:
         """Close the connection."""
         self._is_closed = True
-
-    @contextmanager
-    def pipeline(self) -> Iterator[Any]:
-        """A pipeline block without a server."""
-        yield self
 
     def __exit__(self, *exc_info: object) -> None:
         if not self._is_closed:

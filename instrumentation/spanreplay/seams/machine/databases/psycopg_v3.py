@@ -14,7 +14,7 @@ from spanreplay.model.call import Effect, Kind
 from spanreplay.runtime.agent_patches import recorded_run
 from spanreplay.runtime.calls.function_calls import FunctionCall, call_async, call_sync
 from spanreplay.runtime.patches import Patches
-from spanreplay.seams.machine.databases import psycopg_stand_ins
+from spanreplay.seams.machine.databases import psycopg_pipelines, psycopg_stand_ins
 from spanreplay.seams.machine.databases.postgres import (
     Column,
     Served,
@@ -42,6 +42,8 @@ class _Cursor:
 
     _served: Served | None = None
     _stand_in: Any = None
+    _is_due = False
+    """Whether its statement's result arrives later: it was sent in a pipeline."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         connection = args[0] if args else kwargs["connection"]
@@ -62,6 +64,8 @@ class _Cursor:
     def _serve(self, value: dict[str, Any]) -> None:
         self._served = Served(value)
         self.pgresult = self._served
+        if value.get(psycopg_pipelines.LATER):
+            self._note_later()
         if self._stand_in is not None:
             self._shown.info.transaction_status = value.get(_STATUS, IDLE)
 
@@ -74,6 +78,24 @@ class _Cursor:
         columns = None if description is None else [[c.name, c.type_code] for c in description]
         value = build_value(rows, columns, cursor.rowcount, cursor.statusmessage or "")
         return {**value, _STATUS: int(cursor.connection.info.transaction_status)}
+
+    def _note_later(self) -> dict[str, Any]:
+        """Return the value of a statement whose result arrives later."""
+        connection = self.connection
+        self._is_due = True
+        psycopg_pipelines.note_sent(connection)
+        status = int(connection.info.transaction_status)
+        return {**build_value([], None, -1, ""), _STATUS: status, psycopg_pipelines.LATER: True}
+
+    def _ask(self) -> None:
+        """Make a call of what a result is that has perhaps arrived; its rows are another one."""
+        if not self._is_due or (recorded_run() is None and self._stand_in is None):
+            return
+        value = call_sync(
+            lambda: psycopg_pipelines.describe_arrival("result", self.connection), lambda: self._collected([])
+        )
+        if self._stand_in is not None:
+            self._serve(value)
 
     def _fail(self, exc: Exception) -> None:
         """Note that a statement has raised."""
@@ -94,6 +116,7 @@ class _Cursor:
     @property
     def description(self) -> Any:
         """The columns of the result."""
+        self._ask()
         if self._stand_in is None:
             return super().description  # type: ignore[misc]  # as above
         columns = None if self._served is None else self._served.columns
@@ -102,6 +125,7 @@ class _Cursor:
     @property
     def rowcount(self) -> int:
         """The number of rows that the statement returned or changed."""
+        self._ask()
         if self._stand_in is None:
             return super().rowcount  # type: ignore[misc,no-any-return]  # as above
         return -1 if self._served is None else self._served.rowcount
@@ -109,6 +133,7 @@ class _Cursor:
     @property
     def rownumber(self) -> int | None:
         """The number of rows read so far."""
+        self._ask()
         if self._stand_in is None:
             return super().rownumber  # type: ignore[misc,no-any-return]  # as above
         return None if self._served is None else self._served.taken
@@ -116,6 +141,7 @@ class _Cursor:
     @property
     def statusmessage(self) -> str | None:
         """The server's status message for the statement."""
+        self._ask()
         if self._stand_in is None:
             return super().statusmessage  # type: ignore[misc,no-any-return]  # as above
         return None if self._served is None else self._served.statusmessage
@@ -145,7 +171,10 @@ class _Cursor:
 
     def nextset(self) -> bool | None:
         """Return None in a replay: only the first result is recorded."""
-        return None if self._stand_in is not None else super().nextset()  # type: ignore[misc]  # as above
+        found = None if self._stand_in is not None else super().nextset()  # type: ignore[misc]  # as above
+        if found:
+            note_unrecorded("a further result of a statement")
+        return found
 
     def copy(self, *args: Any, **options: Any) -> Any:
         """Copy rows in the server's own format; not recorded."""
@@ -178,6 +207,7 @@ class CursorMixin(_Cursor):
         self._run("executemany", query, listed, lambda: super(CursorMixin, self).executemany(query, listed, **options))  # type: ignore[misc]  # as above
 
     def _run(self, name: str, query: Any, parameters: Any, live: Any) -> Any:
+        self._is_due = False
         if recorded_run() is None and self._stand_in is None:
             return live()
         is_served = True
@@ -188,16 +218,11 @@ class CursorMixin(_Cursor):
             if self._stand_in is not None:
                 raise self._stand_in(name)
             live()
+            if psycopg_pipelines.is_pipelined(self.connection):
+                return self._note_later()
             if super(_Cursor, self).description is None:  # type: ignore[misc]  # as above
                 return self._collected([])
-            factory = self._rows_tuples()
-            try:
-                rows = super(CursorMixin, self).fetchall()  # type: ignore[misc]  # as above
-            finally:
-                self.row_factory = factory
-            if rows:
-                super(CursorMixin, self).scroll(0, mode="absolute")  # type: ignore[misc]  # as above
-            return self._collected(rows)
+            return self._take_rows()
 
         try:
             value = call_sync(lambda: self._describe(name, query, parameters), run_live)
@@ -208,21 +233,55 @@ class CursorMixin(_Cursor):
             self._serve(value)
         return self
 
+    def _take_rows(self) -> dict[str, Any]:
+        """Fetch all rows, as tuples, and leave them to the agent."""
+        factory = self._rows_tuples()
+        try:
+            rows = super().fetchall()  # type: ignore[misc]  # as above
+        finally:
+            self.row_factory = factory
+        if rows:
+            super().scroll(0, mode="absolute")  # type: ignore[misc]  # as above
+        return self._collected(rows)
+
+    def _arrive(self) -> None:
+        """Make a call of the rows that were not there yet when their statement was sent."""
+        if not self._is_due or (recorded_run() is None and self._stand_in is None):
+            return
+
+        def run_live() -> dict[str, Any]:
+            if self._stand_in is not None:
+                raise self._stand_in("fetch")
+            return self._take_rows()
+
+        try:
+            value = call_sync(lambda: psycopg_pipelines.describe_arrival("fetch", self.connection), run_live)
+        except Exception as exc:
+            self._fail(exc)
+            raise
+        self._is_due = False
+        if self._stand_in is not None:
+            self._serve(value)
+
     def fetchone(self) -> Any:
         """Return the next row, or None."""
+        self._arrive()
         return self._next() if self._stand_in is not None else super().fetchone()  # type: ignore[misc]  # as above
 
     def fetchmany(self, size: int = 0) -> Any:
         """Return the next rows."""
+        self._arrive()
         if self._stand_in is None:
             return super().fetchmany(size)  # type: ignore[misc]  # as above
         return [row for _, row in zip(range(size or self.arraysize), iter(self._next, None), strict=False)]
 
     def fetchall(self) -> Any:
         """Return all remaining rows."""
+        self._arrive()
         return list(iter(self._next, None)) if self._stand_in is not None else super().fetchall()  # type: ignore[misc]  # as above
 
     def __iter__(self) -> Any:
+        self._arrive()
         return iter(self._next, None) if self._stand_in is not None else super().__iter__()  # type: ignore[misc]  # as above
 
     def close(self) -> None:
@@ -249,6 +308,7 @@ class AsyncCursorMixin(_Cursor):
         )  # fmt: skip
 
     async def _run(self, name: str, query: Any, parameters: Any, live: Any) -> Any:
+        self._is_due = False
         if recorded_run() is None and self._stand_in is None:
             return await live()
         is_served = True
@@ -259,16 +319,11 @@ class AsyncCursorMixin(_Cursor):
             if self._stand_in is not None:
                 raise self._stand_in(name)
             await live()
+            if psycopg_pipelines.is_pipelined(self.connection):
+                return self._note_later()
             if super(_Cursor, self).description is None:  # type: ignore[misc]  # as above
                 return self._collected([])
-            factory = self._rows_tuples()
-            try:
-                rows = await super(AsyncCursorMixin, self).fetchall()  # type: ignore[misc]  # as above
-            finally:
-                self.row_factory = factory
-            if rows:
-                await super(AsyncCursorMixin, self).scroll(0, mode="absolute")  # type: ignore[misc]  # as above
-            return self._collected(rows)
+            return await self._take_rows()
 
         try:
             value = await call_async(lambda: self._describe(name, query, parameters), run_live)
@@ -279,18 +334,51 @@ class AsyncCursorMixin(_Cursor):
             self._serve(value)
         return self
 
+    async def _take_rows(self) -> dict[str, Any]:
+        """Fetch all rows, as tuples, and leave them to the agent."""
+        factory = self._rows_tuples()
+        try:
+            rows = await super().fetchall()  # type: ignore[misc]  # as above
+        finally:
+            self.row_factory = factory
+        if rows:
+            await super().scroll(0, mode="absolute")  # type: ignore[misc]  # as above
+        return self._collected(rows)
+
+    async def _arrive(self) -> None:
+        """Make a call of the rows that were not there yet when their statement was sent."""
+        if not self._is_due or (recorded_run() is None and self._stand_in is None):
+            return
+
+        async def run_live() -> dict[str, Any]:
+            if self._stand_in is not None:
+                raise self._stand_in("fetch")
+            return await self._take_rows()
+
+        try:
+            value = await call_async(lambda: psycopg_pipelines.describe_arrival("fetch", self.connection), run_live)
+        except Exception as exc:
+            self._fail(exc)
+            raise
+        self._is_due = False
+        if self._stand_in is not None:
+            self._serve(value)
+
     async def fetchone(self) -> Any:
         """Return the next row, or None."""
+        await self._arrive()
         return self._next() if self._stand_in is not None else await super().fetchone()  # type: ignore[misc]  # as above
 
     async def fetchmany(self, size: int = 0) -> Any:
         """Return the next rows."""
+        await self._arrive()
         if self._stand_in is None:
             return await super().fetchmany(size)  # type: ignore[misc]  # as above
         return [row for _, row in zip(range(size or self.arraysize), iter(self._next, None), strict=False)]
 
     async def fetchall(self) -> Any:
         """Return all remaining rows."""
+        await self._arrive()
         return list(iter(self._next, None)) if self._stand_in is not None else await super().fetchall()  # type: ignore[misc]  # as above
 
     async def __aiter__(self) -> AsyncIterator[Any]:
@@ -368,6 +456,8 @@ def install(module: Any, patches: Patches) -> None:
     real, real_async = vars(sync)["connect"], vars(asynchronous)["connect"]
     _patch_transactions(patches, sync, is_async=False)
     _patch_transactions(patches, asynchronous, is_async=True)
+    psycopg_pipelines.patch(patches, sync, module.Pipeline)
+    psycopg_pipelines.patch(patches, asynchronous, module.AsyncPipeline)
 
     def connect(cls: Any, /, conninfo: str = "", **options: Any) -> Any:
         if is_replayed_here():
