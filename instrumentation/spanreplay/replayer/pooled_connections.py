@@ -46,6 +46,8 @@ _LIBRARIES: Final = frozenset({"sqlite3", "psycopg", "psycopg2", "asyncpg"})
 """Libraries whose connections are recorded as calls; in a replay none of them reaches a database."""
 _UNNAMED: Final = frozenset({"asyncpg"})
 """Those whose statements don't name their database, and which often keep connections: any statement shows one."""
+_POOL: Final = "pool"
+"""In the meta of a call: that a pool connects, so that any statement of its library shows a connection."""
 
 
 def set_up(session: SharedState, crossing: Crossing) -> bool:
@@ -74,7 +76,8 @@ def open_instead(session: SharedState, crossing: Crossing) -> bool:
         _serve(session, crossing, *answer)
         return True
     verb = _opening(spec.kind, spec.name)
-    alike = next(_alike(calls, spec.name, spec.request, crossing.key_hex), None) if verb else None
+    is_pool = bool(spec.meta.get(_POOL))
+    alike = next(_alike(calls, spec.name, spec.request, crossing.key_hex, is_pool=is_pool), None) if verb else None
     if alike is None:
         return False
     _serve(session, crossing, alike, _ANSWERS[verb] or alike.response)
@@ -145,7 +148,8 @@ def without_opened(missing: list[CallRecord], calls: Iterable[CallRecord], used:
     return [
         call
         for call in missing
-        if not _opening(call.kind, call.name) or not any(_alike(made, call.name, call.request, call.key))
+        if not _opening(call.kind, call.name)
+        or not any(_alike(made, call.name, call.request, call.key, is_pool=bool(call.meta.get(_POOL))))
     ]
 
 
@@ -165,13 +169,14 @@ def _opening(kind: str, name: str) -> str:
     return verb if kind == Kind.TOOL.value and library in _LIBRARIES and verb in _ANSWERS else ""
 
 
-def _alike(calls: Iterable[CallRecord], name: str, request: str, key: str) -> Iterator[CallRecord]:
+def _alike(calls: Iterable[CallRecord], name: str, request: str, key: str, *, is_pool: bool) -> Iterator[CallRecord]:
     """Yield the calls that prove a connection to the same database: an equal one, or a statement that names it."""
     library, _, verb = name.rpartition(".")
     database = _database(request)
+    is_unnamed = is_pool or (library in _UNNAMED and bool(_ANSWERS.get(verb)))
     for call in calls:
         is_statement = call.name.startswith(f"{library}.") and not _opening(call.kind, call.name)
-        is_same = database == _database(call.request) if database else library in _UNNAMED and bool(_ANSWERS.get(verb))
+        is_same = database == _database(call.request) if database else is_unnamed
         if (is_statement and is_same) or (call.name == name and call.key == key):
             yield call
 

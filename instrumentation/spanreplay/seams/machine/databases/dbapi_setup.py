@@ -26,7 +26,7 @@ from spanreplay.runtime.lanes import current_lane
 from spanreplay.runtime.run import Run
 from spanreplay.seams.machine.effects import describe_effect
 
-__all__ = ["CONNECTION", "CURSOR", "POOL", "SetUp", "find_callers"]
+__all__ = ["CONNECTION", "CURSOR", "POOL", "SetUp", "find_callers", "is_of_pool"]
 
 _FRAMES_MAX: Final = 4
 """So many functions of libraries that led to `connect` may belong to the set-up: a dialect's and a pool's."""
@@ -102,7 +102,7 @@ class SetUp:
         """Whether the functions that made the connection are still running, or a pool looks after it."""
         if self._is_pool:
             return False
-        if _is_of_pool(method):
+        if is_of_pool(method):
             return True
         if not self._frames:
             return False
@@ -167,7 +167,7 @@ def _libraries(count: int) -> Iterator[FrameType]:
         yield frame
 
 
-def _is_of_pool(method: str) -> bool:
+def is_of_pool(method: str) -> bool:
     """Whether a pool calls a method on its own account; one that only passes the call on is named like the method."""
     codes = (frame.f_code for frame in _libraries(_POOL_FRAMES_MAX))
     return any(POOL in split_site(c.co_filename)[1].lower() and c.co_name != method for c in codes)

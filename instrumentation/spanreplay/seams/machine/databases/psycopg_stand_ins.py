@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from typing import Any
+from weakref import ref
 
 from spanreplay.seams.machine.databases.postgres import SERVER_VERSION, note_unrecorded
-from spanreplay.seams.machine.databases.transactions import IDLE, MODES, methods
+from spanreplay.seams.machine.databases.transactions import IDLE, MODES, UNKNOWN, methods
 
 
 class _Connection:
@@ -31,6 +32,7 @@ class _Connection:
         self._notice_handlers: list[Any] = []
         self._notify_handlers: list[Any] = []
         self.info = _Information(parameters)
+        self.pgconn = _LibpqConnection(self)
 
     def _spanreplay_stand_in(self, what: str) -> Exception:
         from psycopg import OperationalError
@@ -76,21 +78,33 @@ class _Information:
         self.status = 0
 
 
+class _LibpqConnection:
+    """What psycopg and a pool ask of libpq's connection, which was never made."""
+
+    pipeline_status = status = 0
+
+    def __init__(self, connection: _Connection) -> None:
+        self._connection = ref(connection)
+
+    @property
+    def transaction_status(self) -> int:
+        """The transaction state of the open connection."""
+        connection = self._connection()
+        return UNKNOWN if connection is None or connection.closed else int(connection.info.transaction_status)
+
+    def finish(self) -> None:
+        """Close the connection."""
+        connection = self._connection()
+        if connection is not None:
+            connection._is_closed = True
+
+
 class ReplayedConnection(_Connection):
     """Precedes `psycopg.Connection` in the MRO."""
 
     def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
         """Run one statement with a new cursor."""
         return self.cursor().execute(query, params)
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._is_closed = True
-
-    def __exit__(self, *exc_info: object) -> None:
-        if not self._is_closed:
-            getattr(self, "commit" if exc_info[0] is None else "rollback")()
-        self.close()
 
 
 class ReplayedAsyncConnection(_Connection):
@@ -101,15 +115,6 @@ class ReplayedAsyncConnection(_Connection):
     async def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
         """Run one statement with a new cursor."""
         return await self.cursor().execute(query, params)
-
-    async def close(self) -> None:
-        """Close the connection."""
-        self._is_closed = True
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        if not self._is_closed:
-            await getattr(self, "commit" if exc_info[0] is None else "rollback")()
-        await self.close()
 
 
 def _mode(name: str) -> property:

@@ -8,13 +8,14 @@ from typing import Any, Final
 
 from spanreplay.model.call import Effect
 from spanreplay.runtime.calls.function_calls import call_async, call_sync
+from spanreplay.seams.machine.databases.dbapi_setup import POOL, is_of_pool
 from spanreplay.seams.machine.databases.told_apart import mark
 from spanreplay.seams.machine.effects import describe_effect, effects_run
 
 MODES: Final = ("autocommit", "isolation_level", "read_only", "deferrable")
 """Transaction settings of a psycopg 3 connection, each with a method `set_…`."""
-IDLE, IN_TRANSACTION, IN_ERROR = 0, 2, 3
-"""psycopg's transaction states."""
+IDLE, IN_TRANSACTION, IN_ERROR, UNKNOWN = 0, 2, 3, 4
+"""psycopg's transaction states; the last one is that of a closed connection."""
 _TWO_PHASES: Final = ("tpc_begin", "tpc_prepare", "tpc_commit", "tpc_rollback")
 _SERVER: Final = ("host", "port", "dbname", "user")
 
@@ -59,6 +60,8 @@ def describe_connect(driver: str, parameters: Mapping[str, Any], modes: Mapping[
     """Describe a connection as a call; the server may vary by machine, so it is only listed where it differs."""
     server = {name: str(parameters[name]) for name in _SERVER if parameters.get(name)}
     function_call = describe_effect(f"{driver}.connect", modes, Effect.READ)
+    if is_of_pool("connect"):
+        function_call = function_call._replace(meta={POOL: True})
     return function_call._replace(beside={"server": server}) if server else function_call
 
 
