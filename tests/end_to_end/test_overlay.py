@@ -252,6 +252,43 @@ def test_n14_log_files_stay_in_the_overlay_and_are_not_compared(workplace: Workp
     assert workplace.recording().root.manifest["files"] == {}
 
 
+OWN_HANDLER = """
+import logging, os, sys
+import spanreplay
+
+class Lines(logging.Handler):
+    def emit(self, record):
+        with open("agent.jsonl", "a") as file:
+            file.write(record.getMessage() + "\\n")
+        print(len(open("agent.jsonl").readlines()), file=sys.stderr)
+
+logging.basicConfig(level="DEBUG", handlers=[Lines()])
+
+@spanreplay.boundary("tool", name="ask")
+def ask(text):
+    logging.debug("sent %s", os.getpid())
+    return text.upper()
+
+logging.info("begins")
+with open("answers.txt", "a") as answers:
+    answers.write(ask(sys.argv[1]) + os.environ.get("MORE", ""))
+logging.info("ends")
+"""
+
+
+def test_n14_files_of_the_agents_own_log_handler_are_logs(workplace: Workplace) -> None:
+    """What is logged inside a call is missing in a replay: such a file is not compared, as one of `logging`'s own."""
+    agent = workplace.write("agent.py", OWN_HANDLER)
+    recorded = workplace.record(agent, "apples")
+    log = workplace.path / "agent.jsonl"
+    assert log.read_text().startswith("begins\nsent ")
+    assert list(workplace.recording().root.manifest["files"]) == ["answers.txt"]
+    log.unlink()
+    assert_same(workplace.replay(agent, "apples"), recorded.stdout)
+    assert not log.exists()
+    assert workplace.replay(agent, "apples", MORE="!").causes() == [("file_changed", "file:answers.txt")]
+
+
 LIVE = """
 import pathlib, spanreplay
 

@@ -7,6 +7,7 @@ itself always see the real world.
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import re
 import sys
@@ -52,6 +53,7 @@ _THROUGH_STDLIB: Final = frozenset(
 Some put the time, or a random value, into the objects they make for it.
 """
 FRAMES_MAX: Final = 60
+_HANDLES: Final = logging.Handler.handle.__code__
 _FILES_MAX: Final = 10_000
 
 known: Final[dict[str, int]] = {}
@@ -418,6 +420,18 @@ def keeps_log(frame: FrameType | None) -> bool:
             is_log = True
         elif not is_ours(filename):
             return is_log and asks_for_files(frame)
+        frame = frame.f_back
+    return False
+
+
+def is_in_handler(frame: FrameType | None) -> bool:
+    """Whether a log calls a handler of the agent's here: files that it writes are logs, too."""
+    for _ in range(FRAMES_MAX):
+        if frame is None:
+            return False
+        code = frame.f_code
+        if code is _HANDLES or (code.co_name == "emit" and is_among(code.co_filename, (owners.LOGS,))):
+            return True
         frame = frame.f_back
     return False
 

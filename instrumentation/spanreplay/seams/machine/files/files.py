@@ -18,8 +18,8 @@ from typing import Any, Final
 from spanreplay.model import guard
 from spanreplay.model.call import Effect, Kind
 from spanreplay.runtime.agent_patches import Patch, install_patch, replace_copies
+from spanreplay.runtime.caller.caller import is_in_handler, keeps_log
 from spanreplay.runtime.caller.caller import is_ours as is_of_us
-from spanreplay.runtime.caller.caller import keeps_log
 from spanreplay.runtime.caller.places import DEVICES, asks_for, forget_places, places
 from spanreplay.runtime.calls.function_calls import FunctionCall, call_sync
 from spanreplay.runtime.patches import Patches
@@ -114,8 +114,11 @@ def _open(real: Any, frame: Any, given: tuple[Any, ...], closefd: bool, opener: 
     named = os.fsdecode(file) if is_ours else ""
     is_read = is_ours and mode in _READING
     asks = is_ours and asks_for(frame, named, is_read=is_read)
-    if is_ours and not asks and set(mode) & _WRITING:
-        if keeps_log(frame):
+    is_written = is_ours and bool(set(mode) & _WRITING)
+    is_log = is_written and asks and is_in_handler(frame)
+    asks = asks and not is_log
+    if is_written and not asks:
+        if is_log or keeps_log(frame):
             note_log(named)
         guard.guarded("noting a file", note_made, named)
     if is_read and ".env" in named and is_env_file(named) and not is_of_us(frame.f_code.co_filename):
