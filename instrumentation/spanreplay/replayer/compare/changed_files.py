@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from itertools import zip_longest
 from typing import Any, Final
 
-from spanreplay.model.code_state import BY_PROGRAM
+from spanreplay.model.code_state import APPENDED, BY_PROGRAM, SHARED
 from spanreplay.replayer.addresses import is_same_text
 from spanreplay.replayer.divergence import Diff, Divergence, diff_json
 
@@ -67,6 +67,8 @@ def _difference(path: str, then: Any, now: Any, is_same_key: bool) -> tuple[str,
     if then.get(BY_PROGRAM):  # no program runs in a replay, so only its input counts
         is_same = _is_same_history(then, now, is_same_key)
         return "" if is_same else f"{path} had different content when it was passed to a program", ()
+    if then.get(SHARED):
+        return _difference_of_shared(path, then, now)
     if then.get("sha256") == now.get("sha256"):
         if not _is_same_history(then, now, is_same_key):
             return f"{path} had different content when it was passed to a program, removed or overwritten", ()
@@ -90,6 +92,24 @@ def _difference(path: str, then: Any, now: Any, is_same_key: bool) -> tuple[str,
             )
             return f"{where} differs", diff
     return f"{path} differs in its line endings", ()
+
+
+def _difference_of_shared(path: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, tuple[Diff, ...]]:
+    """Compare a file to which other runs wrote at the same time: each line must be among the recorded, in order."""
+    if then[SHARED] != APPENDED or "text" not in then or "text" not in now:
+        return "", ()
+    lines = iter(str(then["text"]).splitlines())
+    for number, new in enumerate(str(now["text"]).splitlines(), 1):
+        if not any(is_same_text(old, new) for old in lines):
+            return f"{path} line {number} is new", (Diff(f"line {number}", None, new),)
+    return "", ()
+
+
+def list_shared(recorded: Any) -> tuple[str, ...]:
+    """Return the files to which other runs wrote at the same time; at most `FILES_MAX`."""
+    if not isinstance(recorded, Mapping):
+        return ()
+    return tuple(path for path, each in recorded.items() if isinstance(each, Mapping) and each.get(SHARED))[:FILES_MAX]
 
 
 def _without_restated(earlier: Any) -> Any:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.model.call import ALONE
+from spanreplay.replayer.compare.changed_files import list_shared
 from spanreplay.runtime.wire.http_headers import CONNECTION, CREDENTIALS, MADE_BY_SDKS, TRACE
 
 if TYPE_CHECKING:
@@ -114,6 +115,9 @@ def find_not_compared(
     if by_size:
         why = "their hashes are made with another redaction key; their sizes are equal or reported"
         found.append(NotCompared(f"content of {', '.join(by_size)}", why, by_size))
+    if shared := list_shared(recording.root.manifest.get("files")):
+        why = "others wrote to them at the same time; lines that are appended must be among the recorded"
+        found.append(NotCompared(f"content of {', '.join(shared)}", why, shared))
     if is_hidden:
         why = "their tokens are made with another redaction key: compared is only which of them are equal to each other"
         found.append(NotCompared("values that redaction hides", why))

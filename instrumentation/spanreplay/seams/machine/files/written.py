@@ -14,9 +14,10 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
 
 from spanreplay.model import ids
-from spanreplay.model.code_state import ABSENT, BY_PROGRAM, DIRECTORIES
+from spanreplay.model.code_state import ABSENT, APPENDED, BY_PROGRAM, DIRECTORIES, SHARED
 from spanreplay.model.own_threads import make_lock
 from spanreplay.runtime.caller.places import is_code
 from spanreplay.runtime.process.real_paths import real_path
@@ -30,10 +31,17 @@ if TYPE_CHECKING:
     from spanreplay.runtime.run import Run
 
 PATHS_MAX: Final = 1000
+SHARED_MAX: Final = 10_000
+"""Files of which the process remembers who writes them."""
 TEXT_BYTES_MAX: Final = 16 * 1024
 TEXTS_BYTES_MAX: Final = 256 * 1024
 HASHED_BYTES_MAX: Final = 256 * 1024 * 1024
 _CHUNK_BYTES: Final = 1024 * 1024
+
+
+_writers: Final[dict[str, WeakSet[Written]]] = {}
+"""Path → the runs of this process that have written there."""
+_meeting: Final = make_lock()
 
 
 class Written:
@@ -61,11 +69,16 @@ class Written:
         self._paths: dict[str, bool] = {}
         self._base: dict[str, int] = {}
         self._directories: dict[str, bool] = {}
+        self._shared: set[str] = set()
+        """Files that other runs have written since this one did: they hold what others wrote, too."""
+        self._appended: set[str] = set()
+        """Files that this run has only appended to."""
 
     def add(self, path: str, *, is_append: bool = False) -> None:
         """Note that a file is about to be written; call this before it is opened."""
         whole = os.path.realpath(path)
         self.touched.add(path)
+        self._meet(whole)
         with self._lock:
             if whole in self._paths or len(self._paths) >= PATHS_MAX:
                 return
@@ -76,8 +89,26 @@ class Written:
             self._paths[whole] = is_new
             if is_append and size:
                 self._base[whole] = size
+            if is_append:
+                self._appended.add(whole)
         if self.versions is not None:
             self.versions.write(whole)
+
+    def _meet(self, path: str) -> None:
+        """Tell the other runs of this process that have written a file that this one is about to."""
+        with _meeting:
+            known = _writers.get(path)
+            if known is None:
+                if len(_writers) >= SHARED_MAX:
+                    for gone in [each for each, runs in _writers.items() if not runs]:
+                        del _writers[gone]
+                if len(_writers) < SHARED_MAX:
+                    _writers[path] = WeakSet((self,))
+                return
+            for other in known:
+                if other is not self:
+                    other._shared.add(path)
+            known.add(self)
 
     def add_temporary(self, path: str) -> None:
         """Note a temporary file about to be made for the agent; whoever reads it later may read what others wrote."""
@@ -90,6 +121,9 @@ class Written:
     def add_again(self, path: str, *, is_new: bool) -> None:
         """Note that a file of this run is about to be written again; `is_new`: its content is discarded first."""
         whole = os.path.realpath(path)
+        self._meet(whole)
+        if is_new:
+            self._appended.discard(whole)
         if self.versions is None:
             return
         if is_new:
@@ -184,7 +218,8 @@ class Written:
                 continue
             found.update(earlier)
             room -= len(found.get("text", ""))
-            files[name] = {**found, **({"new": True} if is_new else {})}
+            shared = {SHARED: APPENDED if path in self._appended else True} if path in self._shared else {}
+            files[name] = {**found, **({"new": True} if is_new else {}), **shared}
         made = [self.show(p) for p in self._directories if os.path.isdir(p)]  # noqa: PTH112 -- text
         new = {path for path, is_new in dict(self._paths).items() if is_new}.union(self._directories)
         absent = [] if self.state is None else [self.show(p) for p in self.state.list_absent() if p not in new]
