@@ -68,3 +68,30 @@ def test_requests_that_write_to_one_file_replay_alone(tmp_path: Path, provider: 
     assert workplace.replay(*COMMAND, source=first.run_id).causes() == [("file_changed", "file:audit.jsonl")]
     workplace.write("app.py", APP.replace('own.write("mine")', 'own.write("yours")'))
     assert workplace.replay(*COMMAND, source=first.run_id).causes() == [("file_changed", "file:first.txt")]
+
+
+COUNTING = """
+from fastapi import FastAPI
+
+app = FastAPI()
+made = []
+
+@app.post("/note/{name}")
+async def note(name: str):
+    made.append(name)
+    with open("notes.txt", "a") as notes:
+        notes.write(f"{len(made)} {name}\\n")
+    return {"count": len(made)}
+"""
+
+
+def test_p4_earlier_requests_that_wrote_the_same_file_are_replayed_in_full(tmp_path: Path, provider: Provider) -> None:
+    """Each request looks at what is there before it writes, also where several are replayed in one process."""
+    workplace = prepare(tmp_path, provider, COUNTING)
+    with serve(workplace) as server:
+        for name in ("first", "second", "third"):
+            httpx.post(f"{server.url}/note/{name}", timeout=TIMEOUT_S).raise_for_status()
+        server.stop()
+    replayed = workplace.replay(*COMMAND, source=server.units()[-1].run_id, options=["--warm", "all"])
+    assert replayed.status == 0, replayed.stderr
+    assert [each["why"] for each in replayed.verdict["warm_up"]["units"]] == ["", ""]

@@ -184,6 +184,7 @@ def iter_units(run: Run, *first_calls: str) -> Iterator[str]:
             is_ours = any(session.index.at(unit.lane, each, 0) is not None for each in first_calls)
             if is_ours and warm_up.claim(unit):
                 warm_up.begin(unit, run)
+                begin_files(run)
                 yield unit.lane
                 warm_up.end(unit, run)
         warm_up.begin_judged(run)
