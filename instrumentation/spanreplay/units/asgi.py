@@ -22,6 +22,7 @@ from typing import Any, Final
 from spanreplay.model import guard
 from spanreplay.model.call import Effect, Outcome
 from spanreplay.model.errors import ReplayMiss
+from spanreplay.runtime.calls import chains
 from spanreplay.runtime.calls.function_calls import FunctionCall, call_async
 from spanreplay.runtime.lanes import Lane, inside_lane
 from spanreplay.runtime.process.own_ports import note_units
@@ -81,6 +82,7 @@ class AsgiUnits:
                 result = await self._app(scope, exchange.receive, exchange.send)
             except BaseException as exc:
                 guard.guarded(PART, exchange.end, exc)
+                guard.guarded(PART, chains.strip, exc)
                 raise
             guard.guarded(PART, exchange.end, None)
         return result

@@ -22,6 +22,7 @@ from typing import Any, Final
 from spanreplay.model import distributions as installed
 from spanreplay.model import guard
 from spanreplay.model.call import Outcome
+from spanreplay.runtime.calls import chains
 from spanreplay.runtime.lanes import inside_lane
 from spanreplay.runtime.process.own_ports import note_units
 from spanreplay.units import caller, factory
@@ -83,6 +84,7 @@ class WsgiUnits:
                 result = self._app(environ, exchange.outgoing.wrap(start_response))
             except BaseException as exc:
                 guard.guarded(PART, exchange.end, exc)
+                guard.guarded(PART, chains.strip, exc)
                 raise
             if type(result) in (list, tuple):
                 guard.guarded(PART, exchange.take_all, result)
@@ -276,6 +278,7 @@ class _Parts:
                 raise
             except BaseException as exc:
                 self._raised = exc
+                guard.guarded(PART, chains.strip, exc)
                 raise
             guard.guarded(PART, exchange.outgoing.add, part)
         return part

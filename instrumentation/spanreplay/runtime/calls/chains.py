@@ -16,7 +16,7 @@ from spanreplay.model.errors import Unserializable
 from spanreplay.redact import RunRedactor
 from spanreplay.runtime.calls import exceptions, tracebacks
 
-__all__ = ["aattempt", "attempt", "describe", "is_behind", "redact", "restore"]
+__all__ = ["aattempt", "attempt", "describe", "is_behind", "redact", "restore", "strip"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -92,6 +92,16 @@ def describe(exc: BaseException) -> dict[str, Any]:
             node[_SUPPRESSED] = True
         described.append(node)
     return {"names": list(names), EXCEPTIONS: described}
+
+
+def strip(exc: BaseException) -> None:
+    """Remove our own frames from an exception and those behind it."""
+    found = [exc]
+    for each in found:  # grows
+        tracebacks.strip(each)
+        for _, _, linked in _iter_links(each):
+            if len(found) < EXCEPTIONS_MAX and all(linked is not known for known in found):
+                found.append(linked)
 
 
 def redact(described: dict[str, Any], redactor: RunRedactor) -> dict[str, Any]:
