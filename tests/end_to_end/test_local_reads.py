@@ -418,3 +418,26 @@ def test_s28_picks_from_other_things_are_a_difference_and_no_exception(
     assert replayed.verdict["verdict"] == "diverged"
     assert replayed.verdict["divergences"][0]["boundary"] == f"random:random.{name}"
     assert "picks from fewer things" in replayed.verdict["divergences"][0]["message"]
+
+
+IDS = """
+from langsmith import traceable, uuid7
+import spanreplay
+
+@spanreplay.boundary("tool", name="ask")
+def ask(text):
+    return text.upper()
+
+@traceable
+def traced(text):
+    return ask(text)
+
+print(uuid7(), traced("who"), uuid7())
+"""
+
+
+def test_s55_ids_that_an_agent_asks_its_telemetry_for_replay(workplace: Workplace) -> None:
+    """LangSmith draws ids for the agent, which sends them to others, and for its own reports, which nobody compares."""
+    agent = workplace.write("agent.py", IDS)
+    recorded = workplace.record(agent)
+    assert_same(workplace.replay(agent), recorded.stdout)

@@ -128,9 +128,12 @@ BOOKKEEPING: Final = (
 )
 """Parts of frameworks that keep their own records, in files in the user's home, or that watch the program's files and
 start it again; none of this reaches a prompt."""
-ASKED: Final = ("IPython/core/interactiveshell", "IPython/core/magic", "IPython/utils/", "gridfs/")
-"""Parts of SERVERS and TRANSPORTS that only carry out their caller's wishes: magics of a cell and programs that it
-starts, files kept in MongoDB, with their time."""
+ASKED: Final = (
+    *("IPython/core/interactiveshell", "IPython/core/magic", "IPython/utils/", "gridfs/"),
+    *("langsmith/_internal/_uuid", "langsmith/uuid"),
+)
+"""Parts of SERVERS, TRANSPORTS and TELEMETRY that only carry out their caller's wishes: magics of a cell and programs
+that it starts, files kept in MongoDB, with their time, ids of runs that an agent makes for itself."""
 
 SENDING: Final = ("kombu/utils/uuid", "mcp/server/sse", "mcp/server/streamable_http", "tornado/web.")
 """Parts of SERVERS that send others what they draw: ids of sessions and messages, tokens, signed cookies. They are
