@@ -91,7 +91,7 @@ async def add(text: str):
 if __name__ == "__main__":
     HOW
 """
-LAUNCHES: Final = {"a script": 'uvicorn.run(app, port=int(sys.argv[1]))', "reloader": HOW["reloader"]}
+LAUNCHES: Final = {"a script": "uvicorn.run(app, port=int(sys.argv[1]))", "reloader": HOW["reloader"]}
 
 
 @pytest.mark.parametrize("how", LAUNCHES)

@@ -294,9 +294,12 @@ _ORDERS: Final = "only keeps lanes and their order"
 _MISSES: Final = "only notes I/O that no other seam sees: such a run is incomplete, and its replay denies the I/O"
 
 INSIDE: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("clock", "logging", "random", "temporary", "entropy", "machine", "numpy", "uuid", "uuid_utils",
-                     "fastuuid", "engineio", "human", "prompts", "stdin", "waited-signals", "looks", "environ"),
-                    _READS),
+    **dict.fromkeys(
+        ("clock", "logging", "random", "temporary", "entropy", "machine", "numpy", "uuid", "uuid_utils", "fastuuid",
+         "engineio", "human", "prompts", "stdin", "waited-signals", "looks", "environ", "bcrypt", "cryptography",
+         "native-random", "pynacl"),
+        _READS,
+    ),
     **dict.fromkeys(("threads", "uvloop", "uvloop-steps", "gevent", "multiprocessing", "pool-waits", "langgraph",
                      "trio", "anyio", "returns"), _ORDERS),
     "own-servers": "requests to the agent's own process",
