@@ -50,6 +50,7 @@ class Places:
         """Those that the application's modules were loaded from, if an installed program has loaded it."""
         self._looked_at = 0 if starts_application() else -1
         """How many modules were loaded when they were looked at; -1 if they are not."""
+        self._seen: set[str] = set()
         self._set_trees({find_code_tree(each) for each in (script, code) if each})
         self._loaded: frozenset[str] = frozenset()
         self._modules = 0
@@ -67,8 +68,9 @@ class Places:
         if self._looked_at in (-1, len(sys.modules)) or not _modules_are_code[-1]:
             return
         self._looked_at = len(sys.modules)
-        loaded = list(sys.modules.items())
-        found = {_find_root(module) for name, module in loaded if "." not in name and name != "__main__"}
+        since = sys.modules.keys() - self._seen
+        self._seen |= since
+        found = {_find_root(sys.modules.get(name)) for name in since if "." not in name and name != "__main__"}
         new = found - self._folders - {"", os.sep}
         if new:
             self._folders |= new
