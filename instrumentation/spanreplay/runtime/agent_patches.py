@@ -27,6 +27,7 @@ from spanreplay.runtime.caller.caller import (
     is_among,
     known,
     serves_agent,
+    serving,
     who_asks,
 )
 from spanreplay.runtime.calls.open_call import is_suppressed
@@ -67,6 +68,10 @@ def find_owner(module: str, name: str) -> Any:
     owner = sys.modules[module]
     patch = getattr(getattr(owner, name), "__self__", None)
     return patch if isinstance(patch, Patch) else owner
+
+
+WALL: Final = "wall"
+"""The family of clocks that tell the date."""
 
 
 class _Asked(threading.local):
@@ -166,18 +171,33 @@ def draws(frame: FrameType) -> bool:
     return True
 
 
+def read_beside(draw: Draw, shifted: Callable[[int], Any], frame: FrameType) -> Any:
+    """A time for code whose reads are not recorded: in a replay, threads of libraries see the recorded time too.
+
+    What they clean up by the clock, such as a cache or the counts of a rate limit, would else have expired.
+    """
+    if handed.is_background and known.get(frame.f_code.co_filename) == LIBRARY:
+        run = active_run()
+        shift = 0 if run is None or run.reads is None else run.reads.shift(WALL)
+        if shift:
+            return shifted(shift)
+    return draw()
+
+
 def patch_bare(patches: Patches, module: Any, name: str, source: Source, shifted: Any) -> None:
     """Replace `module.name`, which takes no arguments: the hot path."""
     real, is_secret = getattr(module, name), source.is_secret
-    is_stopwatch = source.family not in ("", "wall")
+    is_stopwatch, is_wall = source.family not in ("", WALL), source.family == WALL
 
     def call(patch: Patch) -> Any:
         frame = _getframe(1)
         filename = frame.f_code.co_filename
         if known.get(filename) == AGENT:
             return _read(source, real, shifted, is_secret=is_secret)
-        if not (asks(frame) if is_stopwatch else draws(frame)):
+        if filename in foreign and filename not in serving:
             return real()
+        if not (asks(frame) if is_stopwatch else draws(frame)):
+            return read_beside(real, shifted, frame) if is_wall else real()
         if (is_stopwatch or any(part in filename for part in _KEEPING)) and is_among(filename, _CARRIERS):
             _asked.apart = of_libraries
         return read(source, real, shifted)

@@ -102,6 +102,9 @@ class Reads(Protocol):
     def read(self, lane: Lane, source: Source, draw: Draw, shifted: Callable[[int], Any] | None) -> Any:
         """The value to give to the agent. `shifted(ns)` draws as if the clock were that much later."""
 
+    def shift(self, family: str) -> int:
+        """By how many nanoseconds a replay's clock of this family is later than the real one; mostly negative."""
+
     def misfit(self, lane: Lane, source: Source) -> None:
         """The value that was just read does not fit the program."""
 
@@ -143,6 +146,10 @@ class ReadLog:
         elif not source.is_loose:
             self._overflow(lane)
         return value
+
+    def shift(self, family: str) -> int:
+        """0: the clock is real."""
+        return 0
 
     def misfit(self, lane: Lane, source: Source) -> None:
         """No-op: a real value fits."""

@@ -105,6 +105,10 @@ class ReadFeed:
             return draw()
         return shifted(self._shifts.get(source.family, 0))
 
+    def shift(self, family: str) -> int:
+        """Return by how many nanoseconds the last recorded value of such a clock was later than the real one."""
+        return self._shifts.get(family, 0)
+
     def has_more(self, lane: Lane, source: Source) -> bool:
         """Whether a lane has recorded values of a source left."""
         queue = self._queues.get((lane.path, source.name))

@@ -27,6 +27,10 @@ class ResumedReads:
             return self._feed.read(lane, source, draw, shifted)
         return self._log.read(lane, source, draw, shifted)
 
+    def shift(self, family: str) -> int:
+        """0: from the question on, the clock is real."""
+        return 0
+
     def misfit(self, lane: Lane, source: Source) -> None:
         """Note that a recorded value does not fit the program."""
         self._feed.misfit(lane, source)

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 _LOOK_S: Final = 0.05
 _MORE_S: Final = 60.0
 """How much longer than requested such a sleep may last: a replay may be slower than its recording."""
+_LOOKS_S: Final = 1.0
+"""A thread that has made no call and sleeps no longer than this looks for something now and then: others may wait for
+that."""
 _NS: Final = 1e9
 _sleep: Final = inspect.unwrap(time.sleep)
 
@@ -50,6 +53,8 @@ class LongSleeps:
         lane = current_lane(run.root_lane).path
         last_ns, clock = self._last.get(lane, (self._began_ns, -1))
         if clock >= 0 and not gate.is_over(clock):
+            return
+        if clock < 0 and seconds <= _LOOKS_S:
             return
         self._slept_s[lane] = self._slept_s.get(lane, 0.0) + seconds
         if last_ns + self._slept_s[lane] * _NS <= self._ended_ns:

@@ -62,7 +62,7 @@ foreign: Final[set[str]] = set()
 """The FOREIGN ones, for the single test that every passed-through call pays for."""
 _SERVERS: Final = (owners.SERVERS,)
 _GENERATED: Final = "<string>"
-_serving: Final[set[str]] = set()
+serving: Final[set[str]] = set()
 """Those of `foreign` that run other people's code: servers and workers."""
 
 
@@ -113,7 +113,7 @@ def origin_of(frame: FrameType) -> int:
         if origin == FOREIGN and filename not in _entry_files:
             foreign.add(filename)
             if is_among(filename, _SERVERS):
-                _serving.add(filename)
+                serving.add(filename)
     return origin
 
 
@@ -180,10 +180,10 @@ def _is_serving(frame: FrameType | None) -> bool:
     if frame is None:
         return False
     filename = frame.f_code.co_filename
-    if filename in _serving:
+    if filename in serving:
         return True
     made_by = frame.f_globals.get("__file__") if filename == _GENERATED else None  # the `__init__` of a dataclass
-    return made_by in _serving
+    return made_by in serving
 
 
 def _starter_of(greenlet: Any) -> Any:

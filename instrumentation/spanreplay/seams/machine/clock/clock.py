@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import wrapt
 
-from spanreplay.runtime.agent_patches import TypeMembers, draws, patch_bare, patch_with, read
+from spanreplay.runtime.agent_patches import TypeMembers, draws, patch_bare, patch_with, read, read_beside
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.reads import Source, source
 
@@ -196,8 +196,10 @@ def _patch_datetime(patches: Patches) -> None:
     is_deprecated = sys.version_info >= (3, 12)
 
     def now(cls: Any, tz: Any = None) -> Any:
-        if not draws(_getframe(1)):
-            return real_now.__get__(None, cls)(tz)
+        frame = _getframe(1)
+        if not draws(frame):
+            real = real_now.__get__(None, cls)
+            return read_beside(lambda: real(tz), lambda shift: _later(real(tz), shift), frame)
         if tz is None:
             draw = real_now.__get__(None, cls)
             return _as(cls, read(_NOW, draw, lambda shift: _later(draw(), shift)))
@@ -216,8 +218,9 @@ def _patch_datetime(patches: Patches) -> None:
         def draw() -> Any:
             return real_now.__get__(None, cls)(dt.timezone.utc).replace(tzinfo=None)
 
-        if not draws(_getframe(1)):
-            return draw()
+        frame = _getframe(1)
+        if not draws(frame):
+            return read_beside(draw, lambda shift: _later(draw(), shift), frame)
         return _as(cls, read(_UTCNOW, draw, lambda shift: _later(draw(), shift)))
 
     patches.replace(members, "now", _named(now, dt.datetime, real_now))
