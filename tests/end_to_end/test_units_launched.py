@@ -12,7 +12,7 @@ from support.ports import free_port
 from support.provider import Provider
 from support.replaying import TIMEOUT_S
 from support.suites import insist_identical
-from support.units import prepare, response_of, serve_with
+from support.units import COMMAND, prepare, response_of, serve, serve_with
 
 PROGRAM: Final = """
 import datetime, os, sys, uuid
@@ -110,3 +110,41 @@ def test_p4_files_that_the_start_makes_beside_the_code_are_made_again_in_a_suite
     kept = (tmp_path / "notes.db").read_bytes()
     insist_identical(place, "main.py", "1", units=server.units(), options=("--warm", "0"))
     assert (tmp_path / "notes.db").read_bytes() == kept
+
+
+KEEPER: Final = """
+import os
+
+from fastapi import FastAPI
+
+if not os.path.isdir("kept"):
+    os.mkdir("kept")
+app = FastAPI()
+
+@app.get("/keep/{name}")
+async def keep(name: str):
+    with open(f"kept/{name}", "w") as file:
+        file.write(name.upper())
+
+@app.get("/read/{name}")
+async def read(name: str):
+    with open(f"kept/{name}") as file:
+        return file.read()
+"""
+
+
+def test_p4_what_a_request_reads_in_a_folder_made_by_the_start_is_not_there_before_the_start(
+    provider: Provider, tmp_path: Path
+) -> None:
+    """An earlier request wrote it: the start finds no folder, as when recorded, and makes it again."""
+    place = prepare(tmp_path, provider, KEEPER)
+    with serve(place) as server:
+        for path in ("keep/one", "read/one"):
+            assert httpx.get(f"{server.url}/{path}", timeout=TIMEOUT_S).status_code == 200
+        server.await_ends()
+        server.stop()
+    (tmp_path / "kept" / "one").unlink()
+    for unit in server.units():
+        replayed = place.replay(*COMMAND, source=unit.run_id, options=("--warm", "0"))
+        assert replayed.verdict["verdict"] == "identical", replayed.stderr
+    insist_identical(place, *COMMAND, units=server.units(), options=("--warm", "0"))

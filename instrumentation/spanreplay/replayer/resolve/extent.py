@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import _thread
 import threading
-from collections.abc import Container
+from collections.abc import Callable, Container
 from typing import TYPE_CHECKING, Final
 
 from spanreplay.model.errors import ReplayMiss
@@ -59,6 +59,8 @@ class Extent:
         """Answers what a program does before it starts the process that serves the unit."""
         self.has_started = False
         """Whether the start of the process is over."""
+        self.begin_files: Callable[[], object] = lambda: None
+        """Places what the unit finds where the start has made something."""
         self.of_start: dict[str, int] = {}
         """How the calls of the start were resolved, once it is over."""
         self.is_over = False
@@ -78,6 +80,7 @@ class Extent:
     def note_started(self) -> None:
         """Note that the start of the process is over: the unit counts its calls from 1."""
         self.has_started = True
+        self.begin_files()
         self.of_start = dict(self._session.counts)
         self._session.resolved = 0
 

@@ -9,7 +9,7 @@ placed, too, so that the replay's queries find them.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay import codec
@@ -36,21 +36,29 @@ def lay(
     open_response: Callable[[CallRecord], str],
     *,
     with_reads: bool = False,
+    after: Collection[str] = (),
+    is_after: bool = False,
 ) -> None:
     """Put the recorded state into an overlay that is not in place yet; the first entry of a path counts.
 
     `open_response` returns the response of a call as served. `with_reads` also places the data files that were read.
+    `after` are paths that the start of a unit's process makes: what a unit found there is omitted, or, with `is_after`,
+    only that is placed, after the start.
     """
     laid: set[str] = set()
     for name, entries in _recorded(recording, open_response, with_reads=with_reads):
         place = _clean(find_shown(name, surroundings), recording)
-        if place in laid:
+        if place in laid or _is_below(place, after) != is_after:
             continue
         for below, entry in sorted(entries.items()):
             path = scratch.settle(os.path.join(place, below) if below else place)  # noqa: PTH118 -- text
             if path not in laid:
                 laid.add(path)
                 _put(scratch, path, entry)
+
+
+def _is_below(path: str, folders: Collection[str]) -> bool:
+    return any(path == each or path.startswith(each + os.sep) for each in folders)
 
 
 def _recorded(

@@ -80,7 +80,8 @@ class World:
         recording = self._session.recording
         for path in made_by(recording.root.manifest, surroundings):
             scratch.hide(path)
-        beginning.lay(scratch, recording, surroundings, partial(self._session.hidden.open_response, run.redactor))
+        opened = partial(self._session.hidden.open_response, run.redactor)
+        beginning.lay(scratch, recording, surroundings, opened, with_reads="looks" not in run.level)
         self._session.recorded_env.lay(scratch)
 
     def forget_fork(self, pid: int) -> None:
@@ -110,11 +111,17 @@ def install(
     own = own_paths()
     shared = tuple(os.path.join(os.path.realpath(tempfile.gettempdir()), each) for each in _SHARED)  # noqa: PTH118 -- text
     made = overlay.Overlay(root, own, lambda: is_live(run), lambda: acts(session.continuation) or is_outside(), shared)
-    for path in made_by(session.recording.root.manifest, surroundings or Surroundings()):
+    missing = list(made_by(session.recording.root.manifest, surroundings or Surroundings()))
+    for path in missing:
         made.scratch.hide(path)
     opened = partial(session.hidden.open_response, run.redactor)
-    with_reads = "looks" not in run.level
-    beginning.lay(made.scratch, session.recording, surroundings or Surroundings(), opened, with_reads=with_reads)
+    lay = partial(
+        beginning.lay, made.scratch, session.recording, surroundings or Surroundings(), opened,
+        with_reads="looks" not in run.level, after=missing if session.extent is not None else (),
+    )  # fmt: skip
+    lay()
+    if session.extent is not None:
+        session.extent.begin_files = partial(lay, is_after=True)
     session.recorded_env.lay(made.scratch)
     overlay.install(made, patches)
     if surroundings is None:
