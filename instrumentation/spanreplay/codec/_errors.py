@@ -6,12 +6,15 @@ because they are the exception's message. Decoding runs only C constructors, on 
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from functools import lru_cache
+from itertools import takewhile
 from types import BuiltinFunctionType, GetSetDescriptorType, MemberDescriptorType, MethodDescriptorType
 from typing import Any, Final
 
 from spanreplay.codec._engine import Decoder, Encoder, Row, decode, encode, type_name
-from spanreplay.codec._lookup import class_path, load_class
+from spanreplay.codec._lookup import class_path, is_path, load_class
 from spanreplay.codec._still import bases_of, fill, find, is_below, is_plain, namespace_of
 from spanreplay.codec._validation import VALIDATION
 from spanreplay.model.canonical import Refused
@@ -62,6 +65,8 @@ def _builtin_base(cls: type) -> type:
 def _pack_exception(exc: BaseException, enc: Encoder) -> dict[str, Any]:
     packed: dict[str, Any] = {"class": class_path(type(exc)), "args": enc.at("args", list(exc.args))}
     base = _builtin_base(type(exc))
+    if bases := _list_bases(type(exc)):
+        packed["bases"] = bases
     if isinstance(exc, OSError) and len(exc.args) == 2 and exc.filename is not None:
         # OSError keeps its file names out of args; its constructor wants them back there.
         names = [exc.filename] if exc.filename2 is None else [exc.filename, None, exc.filename2]
@@ -80,6 +85,33 @@ def _pack_exception(exc: BaseException, enc: Encoder) -> dict[str, Any]:
     if exc.__suppress_context__:
         packed["suppress_context"] = True
     return packed
+
+
+def _list_bases(cls: type) -> list[str]:
+    """The paths of a class's bases up to the builtin one, for a stand-in; [] if it is shown by code of its own."""
+    of_libraries = list(takewhile(lambda each: _MODULE.__get__(each) != "builtins", bases_of(cls)))
+    if any(name in namespace_of(each) for each in of_libraries for name in ("__str__", "__repr__")):
+        return []
+    bases = (*of_libraries[1:], _builtin_base(cls)) if of_libraries else ()
+    return [f"{each.__module__}:{each.__qualname__}" for each in bases]
+
+
+def _find_class(encoded: dict[str, Any]) -> type:
+    """The class of an exception, or a stand-in that its nearest bases are below.
+
+    A tool may be the only code that loads a module, and a replay doesn't run it: nobody here can name that class.
+    """
+    path = encoded["class"]
+    module, _, qualname = path.partition(":") if is_path(path) else ("", "", "")
+    if "bases" not in encoded or not module or module in sys.modules:
+        return load_class(path)
+    for each in encoded["bases"]:
+        with contextlib.suppress(Refused):
+            base = load_class(each)
+            if _is_exception(base):
+                names = {"__module__": module, "__qualname__": qualname}
+                return type(qualname.rpartition(".")[2], (base,), names)
+    return load_class(path)
 
 
 def _holds(exc: BaseException, name: str) -> bool:
@@ -129,7 +161,7 @@ def _encodable(enc: Encoder, attributes: dict[str, Any]) -> tuple[dict[str, Any]
 
 
 def _unpack_exception(encoded: dict[str, Any], dec: Decoder) -> BaseException:
-    cls = load_class(encoded["class"])
+    cls = _find_class(encoded)
     if not _is_exception(cls):
         raise Refused(f"{encoded['class']}, which is not an exception")
     args = dec.sequence(encoded["args"])

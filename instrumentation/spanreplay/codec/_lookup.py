@@ -14,7 +14,7 @@ from typing import Any, Final
 from spanreplay.codec._still import check_behaviour, is_below, module_dict, namespace_of
 from spanreplay.model.canonical import Refused
 
-__all__ = ["class_path", "library", "load_class"]
+__all__ = ["class_path", "is_path", "library", "load_class"]
 
 PATH_CHARS_MAX: Final = 500
 CHECKED_MAX: Final = 1_000
@@ -43,6 +43,14 @@ def class_path(cls: type) -> str:
     return path
 
 
+def is_path(path: Any) -> bool:
+    """Whether a value has the form of a class path."""
+    if type(path) is not str or len(path) > PATH_CHARS_MAX:
+        return False
+    module_name, _, qualname = path.partition(":")
+    return all(name.isidentifier() for name in (*module_name.split("."), *qualname.split(".")))
+
+
 def load_class(path: Any) -> type:
     """The class at `module:qualname`.
 
@@ -50,10 +58,9 @@ def load_class(path: Any) -> type:
     """
     if type(path) is not str or len(path) > PATH_CHARS_MAX:
         raise Refused("a class path that is not a short string")
-    module_name, _, qualname = path.partition(":")
-    names = [*module_name.split("."), *qualname.split(".")]
-    if not all(name.isidentifier() for name in names):
+    if not is_path(path):
         raise Refused(f"{path!a}, which is not a class path")
+    module_name, _, qualname = path.partition(":")
     # (1)
     module = sys.modules.get(module_name)
     if module is None:

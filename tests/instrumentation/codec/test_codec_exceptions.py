@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+import traceback
 from asyncio import CancelledError
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -172,3 +174,52 @@ def test_decode_exception_takes_nothing_else(encoded: Any) -> None:
 def test_exception_as_a_value_is_not_raised() -> None:
     """A tool may return an exception; it comes back as a value."""
     assert repr(decode(encode({"error": ValueError("x")}))["error"]) == "ValueError('x')"
+
+
+LAZY = """
+class Unavailable(LookupError):
+    pass
+
+class Exhausted(Unavailable):
+    def __init__(self, text, after):
+        super().__init__(text)
+        self.after = after
+
+class Spoken(Unavailable):
+    def __str__(self):
+        return "spoken"
+"""
+
+
+def _make_of_lazy(monkeypatch: pytest.MonkeyPatch, source: str) -> dict[str, Any]:
+    """Encode an exception of a module that is gone afterwards, as in a replay that runs no tool."""
+    module = ModuleType("lazy_library")
+    exec(LAZY, vars(module))  # noqa: S102 -- the test's own text
+    monkeypatch.setitem(sys.modules, "lazy_library", module)
+    encoded: dict[str, Any] = json.loads(json.dumps(encode_exception(eval(source, vars(module)))))  # noqa: S307 -- as above
+    monkeypatch.delitem(sys.modules, "lazy_library")
+    return encoded
+
+
+def test_an_exception_of_a_module_that_nothing_has_loaded_has_a_stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the tool has loaded it, so nobody can name its class; what is known of its bases catches it."""
+    decoded: Any = decode_exception(_make_of_lazy(monkeypatch, "Exhausted('no more', after=3)"))
+    assert traceback.format_exception_only(decoded) == ["lazy_library.Exhausted: no more\n"]
+    assert (type(decoded).__mro__[1], decoded.args, decoded.after) == (LookupError, ("no more",), 3)
+    assert "lazy_library" not in sys.modules
+
+
+def test_an_exception_that_shows_itself_has_no_stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its text is made by code that nothing has loaded."""
+    with pytest.raises(Unserializable, match="nothing here has imported lazy_library"):
+        decode_exception(_make_of_lazy(monkeypatch, "Spoken('x')"))
+
+
+@pytest.mark.parametrize(
+    ("path", "bases"),
+    [("os:system", ["builtins:Exception"]), ("gone:X", ["builtins:int", "gone:Y"]), ("a b:c", ["builtins:Exception"])],
+)
+def test_r8_a_stand_in_is_below_exceptions_alone(path: str, bases: list[str]) -> None:
+    """A recording makes no class of another kind, and replaces none that is loaded."""
+    with pytest.raises(Unserializable):
+        decode_exception({"$type": "exception", "class": path, "args": [], "bases": bases})
