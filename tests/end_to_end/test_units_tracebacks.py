@@ -10,7 +10,7 @@ import pytest
 
 from support.provider import Provider
 from support.replaying import TIMEOUT_S
-from support.units import prepare, serve
+from support.units import ASKING, COMMAND, prepare, serve
 
 ASGI = """
 from fastapi import FastAPI
@@ -38,6 +38,46 @@ def app(environ, start_response):
     yield b"begins"
     raise RuntimeError("broken")
 """
+
+
+BEHIND_A_MIDDLEWARE = f"""{ASKING}
+from fastapi import FastAPI
+
+app = FastAPI()
+
+@app.middleware("http")
+async def passes(request, call_next):
+    return await call_next(request)
+
+@app.get("/ask")
+async def asked():
+    return await ask("apples")
+
+@app.get("/about")
+async def about():
+    return {{"started": STARTED}}
+"""
+
+
+def test_p4_a_call_without_an_answer_behind_a_middleware_is_told_in_the_verdict(
+    tmp_path: Path, provider: Provider
+) -> None:
+    """A task group wraps it; the replay goes on to the next unit, and no traceback is printed."""
+    workplace = prepare(tmp_path, provider, BEHIND_A_MIDDLEWARE)
+    with serve(workplace) as server:
+        for path in ("/ask", "/about"):
+            httpx.get(server.url + path, timeout=TIMEOUT_S).raise_for_status()
+        server.stop()
+    first, second = server.units()
+    workplace.write("app.py", BEHIND_A_MIDDLEWARE.replace("apples", "pears"))
+    changed = workplace.replay(*COMMAND, source=first.run_id)
+    assert changed.causes() == [("changed_call", "llm:openai.chat.completions")]
+    assert "Traceback" not in changed.stderr
+    behind = workplace.replay(*COMMAND, source=second.run_id, options=["--warm", "all"])
+    assert behind.status == 0, behind.stderr
+    assert [each["why"] for each in behind.verdict["warm_up"]["units"]] == [
+        "changed_call at llm:openai.chat.completions"
+    ]
 
 
 @pytest.mark.parametrize("app", [ASGI, WSGI, PARTS], ids=["asgi", "wsgi", "parts"])

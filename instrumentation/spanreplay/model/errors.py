@@ -128,6 +128,12 @@ class ReplayMiss(BaseException):
         super().__init__(escape(message, keep_lines=True))
 
 
+def is_missed(exc: BaseException) -> bool:
+    """Whether a call without an answer ended the work, alone or in a group with what it led to."""
+    inner = getattr(exc, "exceptions", None)
+    return isinstance(exc, ReplayMiss) or (isinstance(inner, tuple) and any(map(is_missed, inner)))
+
+
 class Suspended(BaseException):
     """The run waits for a human's answer: it is recorded up to this point, and the recording block ends.
 

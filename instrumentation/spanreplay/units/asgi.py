@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from spanreplay.model import guard
 from spanreplay.model.call import Effect, Outcome
-from spanreplay.model.errors import ReplayMiss
+from spanreplay.model.errors import ReplayMiss, is_missed
 from spanreplay.runtime.calls import chains
 from spanreplay.runtime.calls.function_calls import FunctionCall, call_async
 from spanreplay.runtime.lanes import Lane, inside_lane
@@ -311,5 +311,6 @@ async def play_request(play: Callable[[Run, Lane], Awaitable[None]]) -> None:
             if extent is not None and extent.lane == lane.path:
                 extent.is_over = True
             await await_left(run, before)
-    except ReplayMiss:
-        return  # the session has noted it
+    except BaseException as exc:
+        if not is_missed(exc):
+            raise  # otherwise the session has noted it
