@@ -2,7 +2,8 @@
 
 An audit hook sees every connection and every name lookup of the interpreter, whichever library makes it. Allowed are
 those made inside a call that the plan runs live, and our own endpoint (the collector). Hooks can't be removed; this one
-does nothing once the replay has ended. What a reporting tool tries by itself fails as it would offline.
+does nothing once the replay has ended. What a reporting tool tries by itself, or a handler of a library's log records,
+fails as it would offline.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from urllib.parse import urlsplit
 from spanreplay.replayer.resolve.session import Session
 from spanreplay.replayer.sandbox.going_live import is_live
 from spanreplay.runtime.caller.reporting import is_tool_alone
+from spanreplay.runtime.process.outside_io import is_library_log
 from spanreplay.runtime.process.own_ports import is_here, is_own
 from spanreplay.runtime.processes import starting
 from spanreplay.runtime.run import Run
@@ -69,17 +71,22 @@ class _Guard:
                 return
             host, port = _split(address)
             if not self.own.has(host, port) and not is_own(host, port):
-                if is_tool_alone():
+                if _is_report():
                     raise ConnectionRefusedError(errno.ECONNREFUSED, _NOBODY)
                 raise self.session.deny_socket(f"{host}:{port}" if port else host)
             return
         name, own = _text(args[0]), self.own
         if self.run.is_ended or own.is_resolving or is_here(name) or name == own.name or is_live(self.run):
             return
-        if is_tool_alone():
+        if _is_report():
             raise socket.gaierror(socket.EAI_NONAME, _NOBODY)
         # Offline, the lookup would fail with an ordinary error, which agents ignore
         raise self.session.deny_socket(f"{name}:{args[1]}" if len(args) > 1 and args[1] else name)
+
+
+def _is_report() -> bool:
+    """Whether a reporting tool, or a library's log, connects here: it fails as it would offline."""
+    return is_tool_alone() or is_library_log(sys._getframe(1))
 
 
 _guards: tuple[_Guard, ...] = ()

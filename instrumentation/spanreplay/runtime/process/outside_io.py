@@ -47,6 +47,9 @@ def strip_query(detail: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
+_LOGGING: Final = f"{os.sep}logging{os.sep}"
+
+
 # ── Who did it ──────────────────────────────────────────────────────────────────────────────────────
 class _Quiet(threading.local):
     depth = 0
@@ -94,6 +97,26 @@ def is_telemetry_stack(frame: FrameType | None, *below: CodeType) -> bool:
                 return True
         elif is_others(name):
             inside.add(frame.f_code)
+        frame = frame.f_back
+    return False
+
+
+def is_library_log(frame: FrameType | None) -> bool:
+    """Whether a handler of `logging` sends a library's record somewhere, such as a mail about an error.
+
+    Which records a library writes, and with what text, may depend on the machine. Those of the agent are calls.
+    """
+    is_log = False
+    for _ in range(FRAMES_MAX):
+        if frame is None:
+            return is_log
+        name = frame.f_code.co_filename
+        if ids.is_agent_file(name):
+            return False
+        if _LOGGING in name:
+            is_log = True
+        elif is_log and not ids.is_stdlib_file(name) and not name.startswith(PACKAGE):
+            return True
         frame = frame.f_back
     return False
 

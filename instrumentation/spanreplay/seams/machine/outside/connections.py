@@ -7,10 +7,12 @@ and depends on it just as much.
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any, Final
 
 from spanreplay.model import guard, ids
 from spanreplay.runtime.patches import Patches
+from spanreplay.runtime.process.outside_io import is_library_log
 from spanreplay.seams.machine.outside.leaks import leaking_run
 
 __all__ = ["note_leaking", "see_sent", "see_written", "watch_tls"]
@@ -47,7 +49,7 @@ def _note_used(sock: Any) -> None:
     """Note, once for each run, that it sends through a connection that it did not open."""
     end, opened, runs = _known.get(sock.fileno(), (None, "", set()))
     run = None if end is None else leaking_run()
-    if run is None or run.leaks is None or run.run_id in runs:
+    if run is None or run.leaks is None or run.run_id in runs or is_library_log(sys._getframe(1)):
         return
     peer = sock.getpeername()
     if _describe_end(peer) != end:  # the descriptor's number belongs to another connection by now

@@ -20,6 +20,7 @@ from spanreplay.runtime.lanes import current_crossing, current_lane
 from spanreplay.runtime.process.outside_io import (
     SAID,
     is_harmless_spawn,
+    is_library_log,
     is_telemetry_stack,
     quiet_state,
     strip_query,
@@ -192,7 +193,7 @@ def note(kind: str, what: str, detail: str, *, is_hole: bool = True) -> bool:
     if run is None or run.leaks is None:
         return False
     frame = sys._getframe(1)
-    if is_telemetry_stack(frame) or (kind == "process" and is_harmless_spawn(frame)):
+    if is_telemetry_stack(frame) or is_library_log(frame) or (kind == "process" and is_harmless_spawn(frame)):
         return False
     run.leaks.add(kind, what, detail, ids.find_caller(2), is_hole=is_hole)
     return True

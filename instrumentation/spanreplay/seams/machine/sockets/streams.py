@@ -25,10 +25,11 @@ from weakref import WeakKeyDictionary
 from spanreplay.model import guard, ids, owners
 from spanreplay.model.call import Effect, Kind, Outcome
 from spanreplay.model.errors import Suspended
+from spanreplay.model.here import PACKAGE
 from spanreplay.model.json_text import dump
 from spanreplay.model.own_threads import living
 from spanreplay.redact.sealed_values import TOKEN_TEXT
-from spanreplay.runtime.caller.caller import FRAMES_MAX, is_among
+from spanreplay.runtime.caller.caller import FRAMES_MAX, is_among, is_ours
 from spanreplay.runtime.calls.function_calls import (
     begin_function_call,
     call_sync,
@@ -36,7 +37,7 @@ from spanreplay.runtime.calls.function_calls import (
     finish_sync,
 )
 from spanreplay.runtime.calls.open_call import Crossing, is_plumbing
-from spanreplay.runtime.process.outside_io import is_telemetry_stack, is_unwatched
+from spanreplay.runtime.process.outside_io import is_library_log, is_telemetry_stack, is_unwatched
 from spanreplay.runtime.processes import starting
 from spanreplay.runtime.run import Run, active_run, is_process_run
 from spanreplay.seams.machine.effects import effects_run
@@ -79,6 +80,8 @@ RECEIVED_MAX: Final = 128 * 1024
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 _HANDED_ON: Final = f"{os.sep}multiprocessing{os.sep}connection.py"
 """Uses its connections by their descriptors."""
+_UNITS: Final = os.path.join(PACKAGE, "units", "")  # noqa: PTH118 -- text
+"""Where servers call an application."""
 _SERVERS: Final = (owners.SERVERS,)
 _PEEK: Final = 0x2
 """`MSG_PEEK`: the bytes stay where they are."""
@@ -165,7 +168,26 @@ def hears(sock: Any, frame: FrameType) -> bool:
     run = effects_run()
     if run is None or not run.resolver.has(STREAMS) or is_plumbing(run) or is_unwatched() or starting.is_now:
         return False
-    return bool(ids.find_caller(3)) and not is_telemetry_stack(frame) and not _is_of_server(frame)
+    if is_telemetry_stack(frame) or is_library_log(frame):
+        return False
+    return _is_of_unit(frame) or (bool(ids.find_caller(3)) and not _is_of_server(frame))
+
+
+def _is_of_unit(frame: FrameType | None) -> bool:
+    """Whether a library answers a request here, without the program's code: one whose own views send mails."""
+    is_first = True
+    for _ in range(FRAMES_MAX):
+        if frame is None:
+            return False
+        name = frame.f_code.co_filename
+        if name.startswith(_UNITS):
+            return True
+        if is_first and not ids.is_stdlib_file(name) and not is_ours(name):
+            is_first = False
+            if is_among(name, _SERVERS):
+                return False
+        frame = frame.f_back
+    return False
 
 
 def _is_of_server(frame: FrameType | None) -> bool:
