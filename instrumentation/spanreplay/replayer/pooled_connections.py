@@ -118,7 +118,7 @@ def answer_of_driver(
             continue
         if verb != "setup":
             places[driver] = 0
-            return call, json.dumps({"value": {"class": value.get("class", ""), "setup": []}})
+            return call, json.dumps({"value": {**value, "class": value.get("class", ""), "setup": []}})
         asked = list(value.get("setup") or ())
         arguments, first = _read(request).get("arguments"), places.get(driver, 0)
         for at in (*range(first, len(asked)), *range(min(first, len(asked)))):

@@ -22,6 +22,9 @@ ASYNC_DRIVERS: Final = "async_drivers"
 TOLD_APART: Final = "drivers_told_apart"
 """Member of the environment: whether requests of a PEP 249 driver say which cursor and connection they are made of."""
 
+SET_UPS: Final = "psycopg_set_ups"
+"""Member of the environment: whether psycopg's calls say which of them set a kept connection up."""
+
 CODE_OF_MODULES: Final = "code_of_modules"
 """Member of the environment: whether the folders of an application that an installed program loads are its code."""
 

@@ -20,6 +20,7 @@ from spanreplay.runtime.process.noted_effects import (
     CODE_OF_MODULES,
     DRIVERS,
     EFFECTS,
+    SET_UPS,
     TOLD_APART,
     VERSIONS,
     first_environs,
@@ -37,6 +38,7 @@ def attach(run: Run) -> None:
     run.resolver.declare(DRIVERS)
     run.resolver.declare(ASYNC_DRIVERS)
     run.resolver.declare(TOLD_APART)
+    run.resolver.declare(SET_UPS)
     run.resolver.declare(CODE_OF_MODULES)
     set_modules(run.resolver.has(CODE_OF_MODULES))
 

@@ -25,9 +25,9 @@ from spanreplay.runtime.caller.places import is_code
 from spanreplay.runtime.caller.whoever import is_of_run
 from spanreplay.runtime.calls.function_calls import FunctionCall, call_sync
 from spanreplay.runtime.patches import Patches
-from spanreplay.runtime.process.noted_effects import sees_effects
+from spanreplay.runtime.process.noted_effects import CODE_OF_MODULES, sees_effects
 from spanreplay.runtime.run import active_run
-from spanreplay.seams.machine.databases.told_apart import mark, note_made
+from spanreplay.seams.machine.databases.told_apart import is_of_script, mark, note_made
 from spanreplay.seams.machine.effects import describe_effect, effects_run
 from spanreplay.seams.machine.files.changes import look_before
 
@@ -396,7 +396,9 @@ def _begin(database: Any, *, is_uri: bool) -> None:
         return
     if path in _IN_MEMORY or "mode=memory" in query or "mode=ro" in query or not is_code(path):
         return
-    look_before(run, path, NAMES)
+    # Which unit of a server opens a connection depends on the load
+    if is_of_script() or not run.resolver.has(CODE_OF_MODULES):
+        look_before(run, path, NAMES)
     if run.overlay is not None:
         run.overlay.have(path, "file")
 

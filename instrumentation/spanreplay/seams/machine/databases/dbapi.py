@@ -23,7 +23,7 @@ from spanreplay.seams.machine.databases import dbapi_async
 from spanreplay.seams.machine.databases.dbapi_family import Driver, behind
 from spanreplay.seams.machine.databases.dbapi_objects import make_root, make_stand_in
 from spanreplay.seams.machine.databases.dbapi_server import name_arguments, name_modes, name_server, read_signature
-from spanreplay.seams.machine.databases.dbapi_setup import SetUp
+from spanreplay.seams.machine.databases.dbapi_setup import Server, SetUp
 from spanreplay.seams.machine.databases.dbapi_values import describe_class
 from spanreplay.seams.machine.databases.postgres import is_replayed_here
 from spanreplay.seams.machine.effects import describe_effect
@@ -163,7 +163,7 @@ def _connect(driver: Driver, real: Any, signature: inspect.Signature | None, arg
         return real(*args, **kwargs)
     named = name_arguments(signature, args, kwargs)
     modes, server = name_modes(named), name_server(named)
-    first = driver.setups.get(str(sorted(server.items())))
+    known = driver.servers.setdefault(str(sorted(server.items())), Server())
     others: list[dict[str, Any]] = []
     made: list[Any] = []
 
@@ -182,12 +182,9 @@ def _connect(driver: Driver, real: Any, signature: inspect.Signature | None, arg
             return make_stand_in(driver, "", None)
         live()
         return make_root(driver, made[0], None)
-    if first is not None and first.is_others():
-        others = first.calls
+    others = known.list_asked()
     value = call_sync(describe, live)
-    setup = SetUp(driver.name, server, (value or {}).get("class", ""))
-    known = driver.setups.setdefault(str(sorted(server.items())), setup)
-    setup.first = None if known is setup else known
+    setup = SetUp(driver.name, server, (value or {}).get("class", ""), known=known, told=len(others))
     root = make_root(driver, made[0], setup) if made else make_stand_in(driver, setup.path, setup)
     if run is not None and run.resolver.has(TOLD_APART):
         behind(root).tell_apart(driver.count_made() if setup.is_direct else 1)

@@ -24,7 +24,7 @@ from spanreplay.seams.machine.databases.dbapi_async_calls import Pending, act, c
 from spanreplay.seams.machine.databases.dbapi_family import Driver, behind
 from spanreplay.seams.machine.databases.dbapi_objects import make_root, make_stand_in
 from spanreplay.seams.machine.databases.dbapi_server import name_arguments, name_modes, name_server, read_signature
-from spanreplay.seams.machine.databases.dbapi_setup import POOL, SetUp, find_callers
+from spanreplay.seams.machine.databases.dbapi_setup import POOL, Server, SetUp, find_callers
 from spanreplay.seams.machine.databases.postgres import is_replayed_here
 from spanreplay.seams.machine.effects import describe_effect
 
@@ -135,14 +135,11 @@ class _Opening:
                 return make_stand_in(driver, "", None, is_pool=is_pool)
             await live()
             return make_root(driver, made[0], None, is_pool=is_pool)
-        place = f"{self._name} {sorted(server.items())}"
-        first = driver.setups.get(place)
-        if first is not None and first.is_others():
-            others = first.calls
+        known = driver.servers.setdefault(f"{self._name} {sorted(server.items())}", Server())
+        others = known.list_asked()
         value = await call_async(describe, live)
-        setup = SetUp(self._name, server, (value or {}).get("class", ""), frames, is_pool=is_pool)
-        known = driver.setups.setdefault(place, setup)
-        setup.first = None if known is setup else known
+        path = (value or {}).get("class", "")
+        setup = SetUp(self._name, server, path, frames, known=known, told=len(others), is_pool=is_pool)
         root = (
             make_root(driver, made[0], setup, is_pool=is_pool)
             if made

@@ -85,17 +85,7 @@ async def _call(
 ) -> Any:
     if setup is None:
         return await call_async(describe, live)
-    setup.note_use()
-    if not is_setup:
-        return await call_async(describe, live)
-    described = setup.name(describe())
-    try:
-        answer = await call_async(lambda: described, live)
-    except Exception as exc:
-        setup.keep(described, error=exc)
-        raise
-    setup.keep(described, value=answer)
-    return answer
+    return await setup.call_async(describe, live, is_setup=is_setup)
 
 
 def _is_setup(held: Behind, what: str) -> bool:

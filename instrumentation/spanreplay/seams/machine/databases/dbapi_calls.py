@@ -117,20 +117,7 @@ def _resolve(held: Behind, what: str, describe: Callable[[], Any], live: Callabl
 
 
 def _call(family: Family, what: str, describe: Callable[[], Any], live: Callable[[], Any]) -> Any:
-    setup = family.setup
-    if setup is None:
-        return call_sync(describe, live)
-    setup.note_use()
-    if not setup.is_open(what):
-        return call_sync(describe, live)
-    described = setup.name(describe())
-    try:
-        answer = call_sync(lambda: described, live)
-    except Exception as exc:
-        setup.keep(described, error=exc)
-        raise
-    setup.keep(described, value=answer)
-    return answer
+    return call_sync(describe, live) if family.setup is None else family.setup.call(what, describe, live)
 
 
 def _pack(held: Behind, value: Any, refer: Callable[[Any], Any]) -> list[Any]:

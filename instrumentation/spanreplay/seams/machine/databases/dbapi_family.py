@@ -13,7 +13,7 @@ from spanreplay.runtime.lanes import current_lane
 from spanreplay.runtime.run import Run
 from spanreplay.seams.machine.databases import dbapi_values as values
 from spanreplay.seams.machine.databases import told_apart
-from spanreplay.seams.machine.databases.dbapi_setup import CONNECTION, CURSOR, POOL, SetUp
+from spanreplay.seams.machine.databases.dbapi_setup import CONNECTION, CURSOR, POOL, Server, SetUp
 
 __all__ = ["MISSING", "Behind", "Driver", "Family", "behind"]
 
@@ -27,8 +27,7 @@ class Driver:
         self.module, self.is_async = module, is_async
         self.name = str(module.__name__)
         self.packages = frozenset({values.package(self.name)})
-        self.setups: dict[str, SetUp] = {}
-        """Server → how the first connection to it was set up."""
+        self.servers: dict[str, Server] = {}
         self.connections: tuple[type, ...] = ()
         """An asynchronous driver's classes of connections, to which a pooled one passes on what it doesn't know."""
         self.classes: dict[type, type] = {}

@@ -9,7 +9,7 @@ asks.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import cache
 from inspect import CO_COROUTINE
 from itertools import islice
@@ -21,12 +21,12 @@ from spanreplay.model.call import Effect
 from spanreplay.model.distributions import split_site
 from spanreplay.runtime.agent_patches import recorded_run
 from spanreplay.runtime.caller.caller import AGENT, classify, is_ours
-from spanreplay.runtime.calls.function_calls import FunctionCall, call_sync
+from spanreplay.runtime.calls.function_calls import FunctionCall, call_async, call_sync
 from spanreplay.runtime.lanes import current_lane
 from spanreplay.runtime.run import Run
 from spanreplay.seams.machine.effects import describe_effect
 
-__all__ = ["CONNECTION", "CURSOR", "POOL", "SetUp", "find_callers", "is_of_pool"]
+__all__ = ["CONNECTION", "CURSOR", "POOL", "Server", "SetUp", "find_callers", "is_of_pool"]
 
 _FRAMES_MAX: Final = 4
 """So many functions of libraries that led to `connect` may belong to the set-up: a dialect's and a pool's."""
@@ -35,8 +35,22 @@ POOL: Final = "pool"
 """In the name of a file or folder whose code keeps connections: its own calls (pings) depend on which one it gives."""
 CURSOR, CONNECTION = "cursor_number", "connection_number"
 """Arguments that tell objects apart; those of a set-up have other numbers if it is answered by another one's."""
+_COMMIT: Final = "commit"
+"""A pool never does this on its own account, but psycopg's for the block that has the connection."""
 _STACK_MAX: Final = 200
 _CALLS_MAX: Final = 64
+_LAST: Final = 8
+
+
+class Server:
+    """What is known of the connections to one server: of which a library has asked most, mostly the first."""
+
+    def __init__(self) -> None:
+        self.fullest: SetUp | None = None
+
+    def list_asked(self) -> list[dict[str, Any]]:
+        """Return what was asked of that connection, if another unit has set it up."""
+        return self.fullest.calls if self.fullest is not None and self.fullest.is_others() else []
 
 
 class SetUp:
@@ -49,17 +63,25 @@ class SetUp:
         path: str,
         frames: frozenset[tuple[int, Any]] | None = None,
         *,
+        known: Server | None = None,
+        told: int = 0,
         is_pool: bool = False,
     ) -> None:
         """`frames`: those of the functions that connect; None for those that have called.
 
-        A driver's own pool sets its connections up by itself: nothing that is asked of it belongs to that.
+        `known`: its server; `told`: how much the answer of the call that connects tells of other units' connections. A
+        driver's own pool sets its connections up by itself: nothing that is asked of it belongs to that.
         """
         self.driver, self.server, self.path, self._is_pool = driver, server, path, is_pool
         self.calls: list[dict[str, Any]] = []
         """Name, arguments and value or error of each call."""
-        self.first: SetUp | None = None
-        """How the first connection to the server was set up, of which a library asks more; None for that one."""
+        self.about: dict[str, Any] = {}
+        """What else the answer of the call that connects tells, of the server."""
+        self._known = known or Server()
+        self._told = told
+        """-1 once the connection is in use."""
+        if self._known.fullest is None:
+            self._known.fullest = self
         self._frames = find_callers() if frames is None else frames
         self._users: WeakKeyDictionary[Run, set[str]] = WeakKeyDictionary()
         """The units that have used it: their runs, and the first part of their lanes."""
@@ -86,17 +108,25 @@ class SetUp:
         run = recorded_run()
         return run is not None and current_lane(run.root_lane).path.partition("/")[0] not in self._users.get(run, ())
 
-    def note_use(self) -> None:
-        """Tell a unit that uses another one's connection how it was set up."""
-        if not self._note_user():
+    def note_use(self, *, is_setup: bool) -> None:
+        """Tell a unit that uses another one's connection how it was set up.
+
+        Also tell one that has waited, with a connection of its own, until another unit had asked its connection: two
+        open the first ones at the same time, and only one of them is asked everything.
+        """
+        is_known, told = self._note_user(), self._told
+        if not is_setup:
+            self._told = -1
+        if not is_known or (not is_setup and 0 <= told < len(self._known.list_asked())):
             describe = describe_effect(f"{self.driver}.kept", {"class": self.path}, Effect.READ)
             beside = {"driver": self.driver, "server": self.server}
             call_sync(lambda: describe._replace(beside=beside), self.describe)
 
     def describe(self) -> dict[str, Any]:
         """Return the recorded form."""
-        of_first = [] if self.first is None else self.first.calls
-        return {"class": self.path, "setup": [*self.calls, *of_first]}
+        fullest = self._known.fullest
+        of_other = [] if fullest is None or fullest is self else fullest.calls
+        return {"class": self.path, **self.about, "setup": [*self.calls, *of_other]}
 
     def is_open(self, method: str) -> bool:
         """Whether the functions that made the connection are still running, or a pool looks after it."""
@@ -114,13 +144,52 @@ class SetUp:
     def name(self, call: FunctionCall) -> FunctionCall:
         """Return a call of the set-up under its own name."""
         rest = call.name[len(self.driver) + 1 :]
-        shown = {name: value for name, value in call.arguments.items() if name not in (CURSOR, CONNECTION)}
+        shown = {name: _plain(value) for name, value in call.arguments.items() if name not in (CURSOR, CONNECTION)}
         return call._replace(name=f"{self.driver}.setup.{rest}", arguments=shown, beside={"driver": self.driver})
 
+    def call(self, method: str, describe: Callable[[], FunctionCall], live: Callable[[], Any]) -> Any:
+        """Make a call on the connection, which may belong to its set-up."""
+        is_setup = self.is_open(method)
+        self.note_use(is_setup=is_setup)
+        if not is_setup:
+            return call_sync(describe, live)
+        described = self.name(describe())
+        try:
+            answer = call_sync(lambda: described, live)
+        except Exception as exc:
+            self.keep(described, error=exc)
+            raise
+        self.keep(described, value=answer)
+        return answer
+
+    async def call_async(
+        self, describe: Callable[[], FunctionCall], live: Callable[[], Awaitable[Any]], *, is_setup: bool
+    ) -> Any:
+        """Make a call on the connection. `is_setup` is what `is_open` said when it began."""
+        self.note_use(is_setup=is_setup)
+        if not is_setup:
+            return await call_async(describe, live)
+        described = self.name(describe())
+        try:
+            answer = await call_async(lambda: described, live)
+        except Exception as exc:
+            self.keep(described, error=exc)
+            raise
+        self.keep(described, value=answer)
+        return answer
+
     def keep(self, call: FunctionCall, **outcome: Any) -> None:
-        """Keep a call of the set-up."""
-        if len(self.calls) < _CALLS_MAX:
-            self.calls.append({"name": call.name, "arguments": dict(call.arguments), **outcome})
+        """Keep a call of the set-up; one that is made again, such as a ping, only once."""
+        kept = {"name": call.name, "arguments": dict(call.arguments), **outcome}
+        if len(self.calls) < _CALLS_MAX and kept not in self.calls[-_LAST:]:
+            self.calls.append(kept)
+        if self._known.fullest is None or len(self.calls) > len(self._known.fullest.calls):
+            self._known.fullest = self
+
+
+def _plain(value: Any) -> Any:
+    """Return parameters without a class of the library's own, which a replay may not be able to make."""
+    return dict(value) if isinstance(value, Mapping) else value
 
 
 def find_callers() -> frozenset[tuple[int, Any]]:
@@ -169,5 +238,7 @@ def _libraries(count: int) -> Iterator[FrameType]:
 
 def is_of_pool(method: str) -> bool:
     """Whether a pool calls a method on its own account; one that only passes the call on is named like the method."""
+    if method == _COMMIT:
+        return False
     codes = (frame.f_code for frame in _libraries(_POOL_FRAMES_MAX))
     return any(POOL in split_site(c.co_filename)[1].lower() and c.co_name != method for c in codes)

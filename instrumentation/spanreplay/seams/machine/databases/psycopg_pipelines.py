@@ -46,14 +46,14 @@ def _sync(connection: Any, live: Callable[[], Any]) -> Any:
     if connection not in _sent:
         return live()
     _sent.discard(connection)
-    return tell(_SYNC, mark(connection), live)
+    return tell(connection, _SYNC, mark(connection), live)
 
 
 async def _sync_async(connection: Any, live: Callable[[], Awaitable[Any]]) -> Any:
     if connection not in _sent:
         return await live()
     _sent.discard(connection)
-    return await tell_async(_SYNC, mark(connection), live)
+    return await tell_async(connection, _SYNC, mark(connection), live)
 
 
 class Block:

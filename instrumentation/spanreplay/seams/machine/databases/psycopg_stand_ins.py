@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 from weakref import ref
 
-from spanreplay.seams.machine.databases.postgres import SERVER_VERSION, note_unrecorded
+from spanreplay.seams.machine.databases.postgres import note_unrecorded
+from spanreplay.seams.machine.databases.psycopg_kept import parameter_status, server_version
 from spanreplay.seams.machine.databases.transactions import IDLE, MODES, UNKNOWN, methods
 
 
@@ -17,8 +18,10 @@ class _Connection:
     prepared_max: int | None = 100
     info: Any = None
 
-    def set_up(self, factory: Any, cursor_factory: Any, autocommit: bool, parameters: dict[str, Any]) -> None:
-        """Set up an idle connection; `cursor_factory` is a class of our cursors."""
+    def set_up(
+        self, factory: Any, cursor_factory: Any, autocommit: bool, parameters: dict[str, Any], context: Any = None
+    ) -> None:
+        """Set up an idle connection; `cursor_factory` is a class of our cursors, `context` has the adapters."""
         from psycopg import adapters
         from psycopg.adapt import AdaptersMap
         from psycopg.rows import tuple_row
@@ -27,11 +30,11 @@ class _Connection:
         self.cursor_factory = cursor_factory
         self._autocommit = autocommit
         self._isolation_level = self._read_only = self._deferrable = None
-        self._adapters = AdaptersMap(adapters)
+        self._adapters = AdaptersMap(adapters if context is None else context.adapters)
         self._is_closed = False
         self._notice_handlers: list[Any] = []
         self._notify_handlers: list[Any] = []
-        self.info = _Information(parameters)
+        self.info = _Information(self, parameters)
         self.pgconn = _LibpqConnection(self)
 
     def _spanreplay_stand_in(self, what: str) -> Exception:
@@ -66,16 +69,25 @@ class _Connection:
 class _Information:
     """The `connection.info` of a connection that was never made."""
 
-    def __init__(self, parameters: dict[str, Any]) -> None:
+    def __init__(self, connection: Any, parameters: dict[str, Any]) -> None:
+        self._connection = ref(connection)
         self.dbname = str(parameters.get("dbname") or "")
         self.user = str(parameters.get("user") or "")
         self.host = str(parameters.get("host") or "")
         self.port = int(parameters.get("port") or 5432)
-        self.server_version = SERVER_VERSION
         self.encoding = "utf-8"
         self.backend_pid = 0
         self.transaction_status = 0
         self.status = 0
+
+    @property
+    def server_version(self) -> int:
+        """The version of the recorded server."""
+        return server_version(self._connection())
+
+    def parameter_status(self, param_name: str) -> str | None:
+        """Return a setting of the recorded server."""
+        return parameter_status(self._connection(), param_name)
 
 
 class _LibpqConnection:
@@ -168,5 +180,6 @@ def make(cls: Any, cursor_factory: Any, conninfo: str, options: dict[str, Any]) 
     made: Any = object.__new__(cls)
     named = {k: v for k, v in options.items() if k in ("dbname", "user", "host", "port")}
     parameters = {**conninfo_to_dict(conninfo), **named}
-    made.set_up(options.get("row_factory"), cursor_factory, bool(options.get("autocommit")), dict(parameters))
+    is_autocommit, context = bool(options.get("autocommit")), options.get("context")
+    made.set_up(options.get("row_factory"), cursor_factory, is_autocommit, dict(parameters), context)
     return made

@@ -17,7 +17,6 @@ from spanreplay.runtime.agent_patches import Patch, install_patch, recorded_run
 from spanreplay.runtime.calls.function_calls import FunctionCall, call_sync
 from spanreplay.runtime.patches import Patches
 from spanreplay.seams.machine.databases.postgres import (
-    SERVER_VERSION,
     Column,
     Served,
     build_value,
@@ -25,8 +24,9 @@ from spanreplay.seams.machine.databases.postgres import (
     is_replayed_here,
     note_unrecorded,
 )
-from spanreplay.seams.machine.databases.told_apart import mark, note_made
-from spanreplay.seams.machine.databases.transactions import describe_connect, tell
+from spanreplay.seams.machine.databases.psycopg_kept import Opening, call_on, parameter_status, server_version
+from spanreplay.seams.machine.databases.told_apart import mark
+from spanreplay.seams.machine.databases.transactions import tell
 from spanreplay.seams.machine.effects import effects_run
 
 _classes: Final[dict[type, type]] = {}
@@ -104,7 +104,8 @@ class RecordedCursor(_Cursor):  # type: ignore[misc]  # a class of C, known at r
             self.connection.insist("mogrify")
             return _Cursor.mogrify(self, query, vars)
         shown = {"sql": _text(query), "parameters": vars}
-        return call_sync(
+        return call_on(
+            self.connection,
             lambda: FunctionCall(Kind.TOOL.value, "psycopg2.mogrify", Effect.READ.value, shown),
             lambda: _Cursor.mogrify(self, query, vars),
         )
@@ -126,7 +127,9 @@ class RecordedCursor(_Cursor):  # type: ignore[misc]  # a class of C, known at r
             return self._collect()
 
         sql = _text(query)
-        value = call_sync(lambda: describe_statement(f"psycopg2.{name}", sql, parameters, connection), run_live)
+        value = call_on(
+            connection, lambda: describe_statement(f"psycopg2.{name}", sql, parameters, connection), run_live
+        )
         if is_served:
             self._served = Served(value)
 
@@ -266,7 +269,8 @@ class RecordedConnection(_Connection):  # type: ignore[misc]  # a class of C, kn
 
     # ── Transactions ────────────────────────────────────────────────────────────────────────────
     def _tell(self, name: str, arguments: dict[str, Any], live: Any) -> Any:
-        return tell(f"psycopg2.{name}", {**arguments, **mark(self)}, (lambda: None) if self.is_stand_in else live)
+        told = {**arguments, **mark(self)}
+        return tell(self, f"psycopg2.{name}", told, (lambda: None) if self.is_stand_in else live)
 
     def commit(self) -> None:
         """Commit the changes."""
@@ -321,12 +325,20 @@ class RecordedConnection(_Connection):  # type: ignore[misc]  # a class of C, kn
     @property
     def info(self) -> Any:
         """Information about the connection."""
-        return SimpleNamespace(server_version=SERVER_VERSION) if self.is_stand_in else _Connection.info.__get__(self)
+        if not self.is_stand_in:
+            return _Connection.info.__get__(self)
+        return SimpleNamespace(server_version=self.server_version, parameter_status=self.get_parameter_status)
+
+    def get_parameter_status(self, parameter: str) -> Any:
+        """Return a setting that the server has reported."""
+        if self.is_stand_in:
+            return parameter_status(self, parameter)
+        return _Connection.get_parameter_status(self, parameter)
 
     @property
     def server_version(self) -> int:
         """The server's version, as a number."""
-        return SERVER_VERSION if self.is_stand_in else int(_Connection.server_version.__get__(self))
+        return server_version(self) if self.is_stand_in else int(_Connection.server_version.__get__(self))
 
     @property
     def notices(self) -> Any:
@@ -391,21 +403,24 @@ def install(module: Any, patches: Patches) -> None:
     ) -> Any:
         cls = _beneath(connection_factory)
 
-        def describe() -> FunctionCall:
-            named = psycopg2.extensions.parse_dsn(dsn) if dsn else {}
-            function_call: FunctionCall = describe_connect("psycopg2", {**named, **options}, {})
-            return function_call
+        def name() -> dict[str, Any]:
+            return {**(psycopg2.extensions.parse_dsn(dsn) if dsn else {}), **options}
 
+        opening = Opening("psycopg2", name, {})
         if not is_replayed_here():
             if effects_run() is None:
                 return real(dsn, cls, cursor_factory, **options)
             opened: list[Any] = []
-            call_sync(describe, lambda: opened.append(real(dsn, cls, cursor_factory, **options)))
-            return note_made(opened[0], "psycopg2")
-        if effects_run() is not None:
-            call_sync(describe, lambda: None)
+
+            def live() -> Any:
+                opened.append(real(dsn, cls, cursor_factory, **options))
+                return opening.answer(opened[0])
+
+            answer = call_sync(opening.describe, live)
+            return opening.note(opened[0], answer)
+        answer = None if effects_run() is None else call_sync(opening.describe, opening.answer)
         made = cls.__new__(cls)
         made.is_stand_in, made._default = True, cursor_factory
-        return note_made(made, "psycopg2")
+        return opening.note(made, answer)
 
     install_patch(patches, module, "connect", call, Patch("psycopg2", "connect", real))

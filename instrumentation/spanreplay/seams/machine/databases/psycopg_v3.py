@@ -6,15 +6,16 @@ recorded results, and everything else is answered as an idle connection would.
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import AsyncIterator
 from importlib import import_module
 from typing import Any, Final
 
-from spanreplay.model.call import Effect, Kind
 from spanreplay.runtime.agent_patches import recorded_run
-from spanreplay.runtime.calls.function_calls import FunctionCall, call_async, call_sync
+from spanreplay.runtime.calls.function_calls import call_async, call_sync
 from spanreplay.runtime.patches import Patches
-from spanreplay.seams.machine.databases import psycopg_pipelines, psycopg_stand_ins
+from spanreplay.seams.machine.databases import psycopg_pipelines, psycopg_stand_ins, psycopg_types
 from spanreplay.seams.machine.databases.postgres import (
     Column,
     Served,
@@ -23,8 +24,8 @@ from spanreplay.seams.machine.databases.postgres import (
     is_replayed_here,
     note_unrecorded,
 )
-from spanreplay.seams.machine.databases.told_apart import note_made
-from spanreplay.seams.machine.databases.transactions import IDLE, IN_ERROR, complete, describe_connect, methods
+from spanreplay.seams.machine.databases.psycopg_kept import Opening, call_async_on, call_on
+from spanreplay.seams.machine.databases.transactions import IDLE, IN_ERROR, complete, methods
 from spanreplay.seams.machine.effects import effects_run
 
 _STATUS: Final = "transaction"
@@ -225,7 +226,7 @@ class CursorMixin(_Cursor):
             return self._take_rows()
 
         try:
-            value = call_sync(lambda: self._describe(name, query, parameters), run_live)
+            value = call_on(self.connection, lambda: self._describe(name, query, parameters), run_live)
         except Exception as exc:
             self._fail(exc)
             raise
@@ -326,7 +327,7 @@ class AsyncCursorMixin(_Cursor):
             return await self._take_rows()
 
         try:
-            value = await call_async(lambda: self._describe(name, query, parameters), run_live)
+            value = await call_async_on(self.connection, lambda: self._describe(name, query, parameters), run_live)
         except Exception as exc:
             self._fail(exc)
             raise
@@ -401,39 +402,11 @@ def _with(mixin: type, base: type) -> type:
     return made
 
 
-_TYPE_FIELDS: Final = ("name", "oid", "array_oid", "regtype", "delimiter")
-
-
-def _patch_types(patches: Patches, cls: Any) -> None:
-    """Patch the lookup of a server type, which bypasses the connection's own cursors."""
-    real = vars(cls)["fetch"]
-
-    def fetch(kind: Any, /, conn: Any, name: Any) -> Any:
-        def ask() -> Any:
-            return real.__get__(None, kind)(conn, name)
-
-        if kind is not cls or getattr(conn, "is_async", hasattr(conn, "__aenter__")) or recorded_run() is None:
-            return ask()
-
-        def live() -> dict[str, Any] | None:
-            found = ask()
-            return None if found is None else {field: getattr(found, field) for field in _TYPE_FIELDS}
-
-        function_call = FunctionCall(
-            Kind.TOOL.value, "psycopg.TypeInfo.fetch", Effect.READ.value, {"name": _text(name)}
-        )
-        value = call_sync(lambda: function_call, live)
-        return None if value is None else cls(**value)
-
-    patches.replace(cls, "fetch", classmethod(fetch))
-
-
-def _describe(conninfo: str, options: dict[str, Any]) -> FunctionCall:
+def _begin(conninfo: str, options: dict[str, Any]) -> Opening:
     from psycopg.conninfo import conninfo_to_dict
 
-    named = {**conninfo_to_dict(conninfo), **options}
-    function_call: FunctionCall = describe_connect("psycopg", named, {"autocommit": bool(options.get("autocommit"))})
-    return function_call
+    modes = {"autocommit": bool(options.get("autocommit"))}
+    return Opening("psycopg", lambda: {**conninfo_to_dict(conninfo), **options}, modes)
 
 
 def _patch_transactions(patches: Patches, cls: Any, *, is_async: bool) -> None:
@@ -449,7 +422,7 @@ def _note_server_cursor(wrapped: Any, cursor: Any, args: Any, kwargs: Any) -> An
 
 def install(module: Any, patches: Patches) -> None:
     """Patch how `psycopg` makes connections, and record what is done on them."""
-    _patch_types(patches, import_module("psycopg.types").TypeInfo)
+    psycopg_types.patch(patches, import_module("psycopg.types").TypeInfo)
     for name in ("ServerCursor", "AsyncServerCursor"):
         patches.wrap(getattr(module, name), "execute", _note_server_cursor)
     sync, asynchronous = module.Connection, module.AsyncConnection
@@ -460,39 +433,48 @@ def install(module: Any, patches: Patches) -> None:
     psycopg_pipelines.patch(patches, asynchronous, module.AsyncPipeline)
 
     def connect(cls: Any, /, conninfo: str = "", **options: Any) -> Any:
+        opening, answer = _begin(conninfo, options), None
         if is_replayed_here():
             if effects_run() is not None:
-                call_sync(lambda: _describe(conninfo, options), lambda: None)
+                answer = call_sync(opening.describe, opening.answer)
             cursors = _with(CursorMixin, options.get("cursor_factory") or module.Cursor)
             stand_in = _with(psycopg_stand_ins.ReplayedConnection, cls)
-            return note_made(psycopg_stand_ins.make(stand_in, cursors, conninfo, options), "psycopg")
+            return opening.note(psycopg_stand_ins.make(stand_in, cursors, conninfo, options), answer)
         made: list[Any] = []
 
-        def live() -> None:
+        def live() -> Any:
             made.append(real.__get__(None, cls)(conninfo, **options))
+            return opening.answer(made[0])
 
-        live() if effects_run() is None else call_sync(lambda: _describe(conninfo, options), live)
+        answer = live() if effects_run() is None else call_sync(opening.describe, live)
         made[0].cursor_factory = _with(CursorMixin, made[0].cursor_factory)
-        return note_made(made[0], "psycopg")
+        return opening.note(made[0], answer)
 
-    async def connect_async(cls: Any, /, conninfo: str = "", **options: Any) -> Any:
+    def connect_async(cls: Any, /, conninfo: str = "", **options: Any) -> Any:
+        return open_async(cls, _begin(conninfo, options), conninfo, options)  # begun where the caller is on the stack
+
+    async def open_async(cls: Any, opening: Opening, conninfo: str, options: dict[str, Any]) -> Any:
         made: list[Any] = []
 
-        async def live() -> None:
-            if not is_replayed_here():
-                made.append(await real_async.__get__(None, cls)(conninfo, **options))
+        async def live() -> Any:
+            if is_replayed_here():
+                return opening.answer()
+            made.append(await real_async.__get__(None, cls)(conninfo, **options))
+            return opening.answer(made[0])
 
         is_replayed = is_replayed_here()
-        await (live() if effects_run() is None else call_async(lambda: _describe(conninfo, options), live))
+        answer = await (live() if effects_run() is None else call_async(opening.describe, live))
         if is_replayed:
             cursors = _with(AsyncCursorMixin, options.get("cursor_factory") or module.AsyncCursor)
             stand_in = _with(psycopg_stand_ins.ReplayedAsyncConnection, cls)
-            return note_made(psycopg_stand_ins.make(stand_in, cursors, conninfo, options), "psycopg")
+            return opening.note(psycopg_stand_ins.make(stand_in, cursors, conninfo, options), answer)
         made[0].cursor_factory = _with(AsyncCursorMixin, made[0].cursor_factory)
-        return note_made(made[0], "psycopg")
+        return opening.note(made[0], answer)
 
     connect.__qualname__, connect_async.__qualname__ = "Connection.connect", "AsyncConnection.connect"
     connect_async.__name__ = "connect"
     patches.replace(sync, "connect", classmethod(connect))
+    if sys.version_info >= (3, 12):
+        connect_async = inspect.markcoroutinefunction(connect_async)
     patches.replace(asynchronous, "connect", classmethod(connect_async))
     patches.replace(module, "connect", sync.connect)

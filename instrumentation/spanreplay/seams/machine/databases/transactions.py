@@ -6,9 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from types import SimpleNamespace
 from typing import Any, Final
 
-from spanreplay.model.call import Effect
-from spanreplay.runtime.calls.function_calls import call_async, call_sync
-from spanreplay.seams.machine.databases.dbapi_setup import POOL, is_of_pool
+from spanreplay.seams.machine.databases.psycopg_kept import call_async_on, call_on
 from spanreplay.seams.machine.databases.told_apart import mark
 from spanreplay.seams.machine.effects import describe_effect, effects_run
 
@@ -17,7 +15,6 @@ MODES: Final = ("autocommit", "isolation_level", "read_only", "deferrable")
 IDLE, IN_TRANSACTION, IN_ERROR, UNKNOWN = 0, 2, 3, 4
 """psycopg's transaction states; the last one is that of a closed connection."""
 _TWO_PHASES: Final = ("tpc_begin", "tpc_prepare", "tpc_commit", "tpc_rollback")
-_SERVER: Final = ("host", "port", "dbname", "user")
 
 
 def complete(exc: BaseException) -> None:
@@ -26,20 +23,22 @@ def complete(exc: BaseException) -> None:
         vars(exc).update(_info=None, _encoding="utf-8", pgconn=None)
 
 
-def tell(name: str, arguments: Mapping[str, Any], live: Callable[[], Any]) -> Any:
+def tell(connection: Any, name: str, arguments: Mapping[str, Any], live: Callable[[], Any]) -> Any:
     """Make a database operation without rows a call, if effects are calls here. Returns `live`'s result or None."""
     if effects_run() is None:
         return live()
     given: list[Any] = []
     try:
-        call_sync(lambda: describe_effect(name, arguments), lambda: given.append(live()))
+        call_on(connection, lambda: describe_effect(name, arguments), lambda: given.append(live()))
     except Exception as exc:
         complete(exc)
         raise
     return given[0] if given else None
 
 
-async def tell_async(name: str, arguments: Mapping[str, Any], live: Callable[[], Awaitable[Any]]) -> Any:
+async def tell_async(
+    connection: Any, name: str, arguments: Mapping[str, Any], live: Callable[[], Awaitable[Any]]
+) -> Any:
     """As `tell`, on an event loop."""
     if effects_run() is None:
         return await live()
@@ -49,20 +48,11 @@ async def tell_async(name: str, arguments: Mapping[str, Any], live: Callable[[],
         given.append(await live())
 
     try:
-        await call_async(lambda: describe_effect(name, arguments), run_live)
+        await call_async_on(connection, lambda: describe_effect(name, arguments), run_live)
     except Exception as exc:
         complete(exc)
         raise
     return given[0] if given else None
-
-
-def describe_connect(driver: str, parameters: Mapping[str, Any], modes: Mapping[str, Any]) -> Any:
-    """Describe a connection as a call; the server may vary by machine, so it is only listed where it differs."""
-    server = {name: str(parameters[name]) for name in _SERVER if parameters.get(name)}
-    function_call = describe_effect(f"{driver}.connect", modes, Effect.READ)
-    if is_of_pool("connect"):
-        function_call = function_call._replace(meta={POOL: True})
-    return function_call._replace(beside={"server": server}) if server else function_call
 
 
 class Block:
@@ -89,13 +79,23 @@ class Block:
         return isinstance(exc, Rollback) and exc.transaction in (None, self._shown)
 
     def __enter__(self) -> Any:
-        made = tell("psycopg.begin", self._arguments, lambda: self._real.__enter__() if self._real else None)
+        made = tell(
+            self._shown.connection,
+            "psycopg.begin",
+            self._arguments,
+            lambda: self._real.__enter__() if self._real else None,
+        )
         self._note(IN_TRANSACTION)
         return made or self._shown
 
     def __exit__(self, kind: Any, value: Any, trace: Any) -> bool:
         real = self._real
-        given = tell(self._how(kind), self._arguments, lambda: real.__exit__(kind, value, trace) if real else None)
+        given = tell(
+            self._shown.connection,
+            self._how(kind),
+            self._arguments,
+            lambda: real.__exit__(kind, value, trace) if real else None,
+        )
         self._note(self._before)
         return bool(given) if real else self._is_swallowed(value)
 
@@ -103,7 +103,7 @@ class Block:
         async def live() -> Any:
             return await self._real.__aenter__() if self._real else None
 
-        made = await tell_async("psycopg.begin", self._arguments, live)
+        made = await tell_async(self._shown.connection, "psycopg.begin", self._arguments, live)
         self._note(IN_TRANSACTION)
         return made or self._shown
 
@@ -111,7 +111,7 @@ class Block:
         async def live() -> Any:
             return await self._real.__aexit__(kind, value, trace) if self._real else None
 
-        given = await tell_async(self._how(kind), self._arguments, live)
+        given = await tell_async(self._shown.connection, self._how(kind), self._arguments, live)
         self._note(self._before)
         return bool(given) if self._real else self._is_swallowed(value)
 
@@ -138,12 +138,12 @@ def methods(real_of: Callable[[str], Any], *, is_async: bool) -> dict[str, Any]:
         call, describe = _ordinary(name)
 
         def sync(self: Any, *args: Any, real: Any = real, call: str = call, describe: Any = describe) -> Any:
-            return tell(call, {**describe(args), **mark(self)}, lambda: real(self, *args))
+            return tell(self, call, {**describe(args), **mark(self)}, lambda: real(self, *args))
 
         async def asynchronous(
             self: Any, *args: Any, real: Any = real, call: str = call, describe: Any = describe
         ) -> Any:
-            return await tell_async(call, {**describe(args), **mark(self)}, lambda: real(self, *args))
+            return await tell_async(self, call, {**describe(args), **mark(self)}, lambda: real(self, *args))
 
         made = asynchronous if is_async else sync
         made.__name__, made.__doc__ = name, getattr(real, "__doc__", None)
