@@ -17,6 +17,7 @@ from types import CodeType, FrameType
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
+from spanreplay.model import ids
 from spanreplay.model.call import Effect
 from spanreplay.model.distributions import split_site
 from spanreplay.runtime.agent_patches import recorded_run
@@ -26,7 +27,7 @@ from spanreplay.runtime.lanes import current_lane
 from spanreplay.runtime.run import Run
 from spanreplay.seams.machine.effects import describe_effect
 
-__all__ = ["CONNECTION", "CURSOR", "POOL", "Server", "SetUp", "find_callers", "is_of_pool"]
+__all__ = ["CONNECTION", "CURSOR", "POOL", "Server", "SetUp", "find_callers", "is_called_by_agent", "is_of_pool"]
 
 _FRAMES_MAX: Final = 4
 """So many functions of libraries that led to `connect` may belong to the set-up: a dialect's and a pool's."""
@@ -195,6 +196,23 @@ def _plain(value: Any) -> Any:
 def find_callers() -> frozenset[tuple[int, Any]]:
     """Return the nearest functions of libraries that have called `connect`; none if the agent has."""
     return frozenset((id(frame), frame.f_code) for frame in _libraries(_FRAMES_MAX))
+
+
+def is_called_by_agent() -> bool:
+    """Whether the agent's own code has led here: a task or a thread of a pool works on the pool's own account."""
+    return any(ids.is_agent_file(frame.f_code.co_filename) for frame in (*_callers(), *_starters()))
+
+
+def _starters() -> Iterator[FrameType]:
+    """Yield the frames of the greenlets in which this one was started."""
+    module = sys.modules.get("greenlet")
+    starter = None if module is None else module.getcurrent().parent
+    while starter is not None:
+        frame = starter.gr_frame
+        while frame is not None:
+            yield frame
+            frame = frame.f_back
+        starter = starter.parent
 
 
 def _callers() -> Iterator[FrameType]:

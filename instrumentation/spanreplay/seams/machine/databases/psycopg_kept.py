@@ -11,7 +11,14 @@ from spanreplay.model.call import Effect
 from spanreplay.runtime.agent_patches import recorded_run
 from spanreplay.runtime.calls.function_calls import FunctionCall, call_async, call_sync
 from spanreplay.runtime.process.noted_effects import SET_UPS
-from spanreplay.seams.machine.databases.dbapi_setup import POOL, Server, SetUp, find_callers, is_of_pool
+from spanreplay.seams.machine.databases.dbapi_setup import (
+    POOL,
+    Server,
+    SetUp,
+    find_callers,
+    is_called_by_agent,
+    is_of_pool,
+)
 from spanreplay.seams.machine.databases.postgres import SERVER_VERSION
 from spanreplay.seams.machine.databases.told_apart import note_made
 from spanreplay.seams.machine.effects import describe_effect
@@ -39,7 +46,9 @@ class Opening:
         """`parameters` are those that name the server; `modes` are compared."""
         run = recorded_run()
         self._driver, self._modes = driver, modes
-        self._is_kept = run is not None and run.resolver.has(SET_UPS)
+        self._is_of_pool = is_of_pool("connect")
+        is_own = self._is_of_pool and not is_called_by_agent()  # in a task or thread of the pool
+        self._is_kept = run is not None and run.resolver.has(SET_UPS) and not is_own
         self._frames = find_callers() if self._is_kept else frozenset()
         named = parameters() if run is not None else {}
         self._server = {name: str(named[name]) for name in _SERVER if named.get(name)}
@@ -51,7 +60,7 @@ class Opening:
         function_call: FunctionCall = describe_effect(f"{self._driver}.connect", self._modes, Effect.READ)
         if self._is_kept:
             return function_call._replace(beside={"driver": self._driver, "server": self._server})
-        if is_of_pool("connect"):
+        if self._is_of_pool:
             function_call = function_call._replace(meta={POOL: True})
         return function_call._replace(beside={"server": self._server}) if self._server else function_call
 
