@@ -125,11 +125,23 @@ def test_p4_n12_units_that_need_others_are_tried_after_all_earlier_ones(monkeypa
     assert found["u8"] is None
 
 
-def test_n12_a_true_difference_costs_one_replay_for_each_group() -> None:
-    """A change that breaks 100 units in two ways: two are tried after all earlier ones, and all stay diverged."""
+def test_n12_a_true_difference_costs_three_replays_for_each_group() -> None:
+    """A change that breaks 100 units in two ways: of each, three are tried after all earlier ones; all stay diverged."""
     world = _World({at: {-1} for at in range(100)}, [""] * 100, {at: f"tool:t{at % 2}" for at in range(100)})
     assert [run for run, found in world.settle().items() if found is not None] == []
-    assert [sorted(each) for each in world.rounds] == [["u1", "u2"]]
+    assert [sorted(each) for each in world.rounds] == [["u1", "u2"], ["u98", "u99"], ["u50", "u51"]]
+
+
+def test_p4_n12_a_unit_with_a_reason_of_its_own_does_not_speak_for_its_group() -> None:
+    """The first of a group stays diverged after all earlier units; what the others need is found all the same."""
+    world = _World({3: {-1}, 5: {4}, 6: {4}, 7: {1}}, [""] * 8, {})
+    found = world.settle()
+    assert found["u3"] is None
+    assert [found[each] for each in ("u5", "u6", "u7")] == [
+        [f"u{at}" for at in range(5)],
+        [f"u{at}" for at in range(6)],
+        ["u1"],
+    ]
 
 
 def test_p4_n12_a_unit_that_differs_for_two_reasons_is_named_for_the_one_that_its_state_leaves() -> None:

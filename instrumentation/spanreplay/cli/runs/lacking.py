@@ -1,7 +1,8 @@
 """Judge units of a suite again that diverge alone: after the earlier units whose state they may lack.
 
 Units that differ alike mostly lack the same. So the earlier units that are needed are searched for one unit of each
-group only, those that are found are tried for the others, and then all earlier ones as far as the limit goes.
+group, and for a second and a third if all earlier units don't help the first: it may differ for a reason of its own.
+Those that are found are tried for the others, and then all earlier ones as far as the limit goes.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from spanreplay.report.shape import Verdict
 from spanreplay.report.suite import group
 from spanreplay.report.words import plural
 
-__all__ = ["GROUPS_MAX", "REPLAYS_MAX", "Earlier", "Judge", "judge_lacking"]
+__all__ = ["FIRSTS_MAX", "GROUPS_MAX", "REPLAYS_MAX", "Earlier", "Judge", "judge_lacking"]
 
 GROUPS_MAX: Final = 10
 """For how many groups of units, the largest first, the earlier units that they need are searched."""
+FIRSTS_MAX: Final = 3
+"""For how many units of a group, if all earlier units help none of them."""
 REPLAYS_MAX: Final = 20_000
 """How many earlier units are replayed where units are tried after all of theirs."""
 
@@ -41,9 +44,14 @@ def judge_lacking(units: Sequence[Unit], alone: Sequence[Verdict], before: Earli
         "(--warm 0: don't ask)"
     )
     search = _Search(units, {str(each["run_id"]): each for each in diverged}, before, judge)
-    alike = {each.runs[0]: each.runs for each in group(diverged)[:GROUPS_MAX]}
-    needed = search.find({run: search.iter_ways(run) for run in alike})
-    likely = {run: search.find_like(first, ids, run) for first, ids in needed.items() for run in alike[first][1:]}
+    alike = [each.runs for each in group(diverged)[:GROUPS_MAX]]
+    likely: dict[str, tuple[str, ...]] = {}
+    for turn in range(FIRSTS_MAX):
+        firsts = {runs[at]: runs for runs in alike for at in _order(len(runs))[turn : turn + 1]}
+        needed = search.find({run: search.iter_ways(run) for run in firsts})
+        for first, ids in needed.items():
+            likely |= {run: search.find_like(first, ids, run) for run in firsts[first] if run != first}
+            alike.remove(firsts[first])
     search.insist({run: ids for run, ids in likely.items() if ids})
     search.insist(_limit({run: _ids(before[run]) for run in likely}))
     return [search.best.get(str(each["run_id"]), each) for each in alone]
@@ -110,6 +118,11 @@ class _Search:
         """The earlier units of a unit's session, or of its user if it names no session."""
         whose = self._whose[run]
         return tuple(each.run_id for each in self._before[run] if any(whose) and _whose(each) == whose)
+
+
+def _order(count: int) -> list[int]:
+    """The units of a group for which others are searched: the first, the last, one between them."""
+    return list(dict.fromkeys((0, count - 1, count // 2)))
 
 
 def _whose(root: RootRecord) -> tuple[str, str]:
