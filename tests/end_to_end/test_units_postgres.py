@@ -75,7 +75,40 @@ async def answer(question: str):
         cursor.execute(COUNT)
         return {{"reply": reply, "counts": cursor.fetchone()[0] > 0}}
 """
+DJANGO: Final = """
+import os
+
+from django.conf import settings
+
+database = {"ENGINE": "django.db.backends.postgresql", "NAME": "postgres", "USER": "agent", "CONN_MAX_AGE": 60}
+settings.configure(
+    ROOT_URLCONF=__name__, ALLOWED_HOSTS=["*"], SECRET_KEY="none", USE_TZ=True, TIME_ZONE="Europe/Paris",
+    DATABASES={"default": {**database, "HOST": os.environ["HOST"]}},
+)
+
+from django.core.wsgi import get_wsgi_application
+from django.db import connection
+from django.http import JsonResponse
+from django.urls import path
+from groq import Groq
+
+client = Groq()
+
+def answer(request, question):
+    with connection.cursor() as cursor:
+        cursor.execute("insert into asked values (%s)", (question,))
+        asked = [{"role": "user", "content": question}]
+        reply = client.chat.completions.create(model="gpt-x", messages=asked).choices[0].message.content
+        cursor.execute("select count(*), now() from asked")
+        return JsonResponse({"reply": reply, "now": str(cursor.fetchone()[1])})
+
+urlpatterns = [path("ask/<str:question>", answer)]
+app = get_wsgi_application()
+"""
+WAITRESS: Final = ("-m", "waitress")
+AT: Final = "--listen 127.0.0.1:{port} app:app"
 APPS: Final = {
+    "Django": (DJANGO, "psycopg", "psycopg"),
     "SQLAlchemy on psycopg": (ALCHEMY, "psycopg", "psycopg"),
     "SQLAlchemy on psycopg2": (ALCHEMY, "psycopg2", "psycopg2"),
     "SQLAlchemy on psycopg for asyncio": (ASYNC_ALCHEMY, "psycopg", "psycopg"),
@@ -109,9 +142,12 @@ def test_p3_a_request_on_a_kept_connection_of_postgresql_replays_alone(
     place.write("tables.py", PREPARE)
     with postgres.serve() as connection:
         host = connection.split()[0].partition("=")[2]
-        place.environ.update(URL=f"postgresql+{dialect}://agent@/postgres?host={host}", CONNECTION=connection)
+        place.environ.update(
+            HOST=host, URL=f"postgresql+{dialect}://agent@/postgres?host={host}", CONNECTION=connection
+        )
         place.run_plain("tables.py")
-        with serve(place) as server:
+        command, at = (WAITRESS, AT) if app is DJANGO else (COMMAND, "--port {port}")
+        with serve(place, command=command, at=at) as server:
             if app is OWN:
                 for each in ("plums", "figs", "apples"):
                     assert httpx.get(f"{server.url}/ask/{each}", timeout=TIMEOUT_S).status_code == 200
@@ -119,11 +155,12 @@ def test_p3_a_request_on_a_kept_connection_of_postgresql_replays_alone(
                 asyncio.run(_ask(server.url))
             server.await_ends()
             server.stop()
+    words = (*command, *at.format(port=server.port).split())
     units = {path_of(unit): unit for unit in server.units()}
     for path, unit in units.items():
         assert unit.completeness().is_complete, unit.completeness().reasons
-        replayed = place.replay(*COMMAND, source=unit.run_id, options=("--warm", "0"))
+        replayed = place.replay(*words, source=unit.run_id, options=("--warm", "0"))
         assert replayed.status == 0, (path, replayed.stderr)
     place.write("app.py", app.replace("insert into asked values", "insert into asked(question) values"))
-    changed = place.replay(*COMMAND, source=units["/ask/apples"].run_id)
+    changed = place.replay(*words, source=units["/ask/apples"].run_id)
     assert changed.causes()[0] == ("changed_call", f"tool:{driver}.execute"), changed.stderr

@@ -331,12 +331,18 @@ def enter_contexts(contexts: list[contextvars.Context], lane: Lane) -> None:
         enter_context(context, lane)
 
 
-def enter_context(context: contextvars.Context, lane: Lane) -> None:
-    """Make this the lane of code that will run in a Context."""
+def enter_context(context: contextvars.Context, lane: Lane) -> bool:
+    """Make this the lane of code that will run in a Context; return whether it is."""
     try:
         context.run(set_in_own_context, _lane, lane)
     except RuntimeError:  # the Context is entered right now: the code in it keeps its lane
-        return
+        return False
+    return True
+
+
+def set_lane_here(lane: Lane) -> None:
+    """Make this the lane of the code that runs in the current Context from now on."""
+    set_variable(_lane, lane)
 
 
 class inside_thread:  # noqa: N801 -- reads as a statement

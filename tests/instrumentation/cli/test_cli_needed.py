@@ -126,7 +126,7 @@ def test_p4_n12_units_that_need_others_are_tried_after_all_earlier_ones(monkeypa
 
 
 def test_n12_a_true_difference_costs_three_replays_for_each_group() -> None:
-    """A change that breaks 100 units in two ways: of each, three are tried after all earlier ones; all stay diverged."""
+    """A change that breaks 100 units in two ways: of each, three are tried after all earlier ones; all stay so."""
     world = _World({at: {-1} for at in range(100)}, [""] * 100, {at: f"tool:t{at % 2}" for at in range(100)})
     assert [run for run, found in world.settle().items() if found is not None] == []
     assert [sorted(each) for each in world.rounds] == [["u1", "u2"], ["u98", "u99"], ["u50", "u51"]]

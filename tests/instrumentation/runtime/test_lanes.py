@@ -119,6 +119,27 @@ def test_n1_task_with_its_own_context_is_in_its_lane(run: Run) -> None:
     assert asyncio.run(main()) == ["main/t:main#1/t:where#1", "main/t:main#1/t:where#2"]
 
 
+@since(3, 11)
+def test_n1_task_that_a_callback_makes_in_its_own_context_is_in_its_lane(run: Run) -> None:
+    """A framework hands work to the loop with a copy of its Context, in which the callback makes the task."""
+
+    def submit() -> asyncio.Future[str]:
+        loop, context = asyncio.get_running_loop(), contextvars.copy_context()
+        found: asyncio.Future[str] = loop.create_future()
+
+        def make() -> None:
+            task = loop.create_task(where(), context=context)
+            task.add_done_callback(lambda done: found.set_result(done.result()))
+
+        loop.call_soon_threadsafe(make, context=context)
+        return found
+
+    async def main() -> list[str]:
+        return [*await asyncio.gather(submit(), submit()), await where()]
+
+    assert asyncio.run(main()) == ["main/t:main#1/t:where#1", "main/t:main#1/t:where#2", "main/t:main#1"]
+
+
 def test_n1_executor_work_is_named_through_its_wrappers(run: Run) -> None:
     """to_thread and run_in_executor use the function's name, not `partial` or `Context.run`."""
 

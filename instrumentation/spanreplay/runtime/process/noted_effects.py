@@ -27,6 +27,8 @@ SET_UPS: Final = "psycopg_set_ups"
 
 CODE_OF_MODULES: Final = "code_of_modules"
 """Member of the environment: whether the folders of an application that an installed program loads are its code."""
+CALLBACKS: Final = "lanes_of_callbacks"
+"""Member of the environment: whether tasks that callbacks make in their own Context have lanes of their own."""
 
 first_environs: Final[WeakKeyDictionary[Run, dict[str, str]]] = WeakKeyDictionary()
 

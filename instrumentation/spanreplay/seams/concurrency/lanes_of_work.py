@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import sys
 import threading
@@ -11,7 +12,7 @@ from typing import Any
 from spanreplay.model.own_threads import STARTING, make_lock
 from spanreplay.runtime.caller import caller
 from spanreplay.runtime.calls import taking
-from spanreplay.runtime.context_variables import is_collecting
+from spanreplay.runtime.context_variables import is_collecting, reset_variable, set_variable
 from spanreplay.runtime.lanes import (
     Carried,
     Lane,
@@ -25,12 +26,17 @@ from spanreplay.runtime.lanes import (
     inside_thread,
     label_of,
     peel,
+    set_lane_here,
     thread_state,
 )
 from spanreplay.runtime.order.lane_futures import TAKES_CONTEXT, adopt_future, can_number, create_numbered, hash_lane
 from spanreplay.runtime.patch_groups import PatchGroups
 from spanreplay.runtime.patches import Patches, require
+from spanreplay.runtime.process.noted_effects import CALLBACKS
+from spanreplay.runtime.run import active_run
 from spanreplay.seams.concurrency import ordered_sets
+
+_probe: contextvars.ContextVar[object] = contextvars.ContextVar("spanreplay_probe")
 
 
 def install(
@@ -63,7 +69,8 @@ def wrap_create_task(patches: Patches, loop_class: type, root_of: RootOf) -> Non
             context = contextvars.copy_context()
             wrapped, args = context.run, (wrapped, *args)
         if context is not None:
-            enter_context(context, lane)
+            if not enter_context(context, lane) and _is_of_callback(context):
+                set_lane_here(lane)
             task = create_numbered(loop, lane_hash, wrapped, args, kwargs)
         elif TAKES_CONTEXT and can_number(loop):  # the lane needs no variable set and reset around its creation
             context = contextvars.copy_context()
@@ -78,8 +85,23 @@ def wrap_create_task(patches: Patches, loop_class: type, root_of: RootOf) -> Non
     patches.wrap(loop_class, "create_task", create_task)
 
 
+def _is_of_callback(context: contextvars.Context) -> bool:
+    """Whether a loop's callback runs in this Context, and hands it to the task that it makes.
+
+    Frameworks hand over work in a copy of its Context (`call_soon(…, context=copy)`), of which the task is the only
+    other user. Code of a task has its own lane there.
+    """
+    run = active_run()
+    if run is None or not run.resolver.has(CALLBACKS):
+        return False
+    probe = object()
+    token = set_variable(_probe, probe)
+    is_here = context.get(_probe) is probe
+    reset_variable(_probe, token)
+    return is_here and asyncio.current_task() is None
+
+
 def _install_tasks(patches: Patches, root_of: RootOf) -> None:
-    import asyncio
     import asyncio.base_events
     import asyncio.tasks
 

@@ -17,6 +17,7 @@ from spanreplay.runtime.caller.places import set_modules
 from spanreplay.runtime.calls.function_calls import FunctionCall, call_sync
 from spanreplay.runtime.process.noted_effects import (
     ASYNC_DRIVERS,
+    CALLBACKS,
     CODE_OF_MODULES,
     DRIVERS,
     EFFECTS,
@@ -41,6 +42,7 @@ def attach(run: Run) -> None:
     run.resolver.declare(SET_UPS)
     run.resolver.declare(CODE_OF_MODULES)
     set_modules(run.resolver.has(CODE_OF_MODULES))
+    run.resolver.declare(CALLBACKS)
 
 
 def describe_effect(
