@@ -58,7 +58,7 @@ def test_p3_folders_of_modules_are_code_of_what_an_installed_program_loads(
     """They are once the application is loaded, but not in an earlier recording."""
     monkeypatch.setattr(distributions, "find_started", lambda: "uvicorn")
     monkeypatch.setattr(sys, "argv", [f"{sys.prefix}/bin/uvicorn"])
-    monkeypatch.setattr(sys.modules["__main__"], "__file__", f"{sys.prefix}/bin/uvicorn")
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", f"{sys.prefix}/bin/uvicorn", raising=False)
     package = tmp_path / "project" / "shop_of_test"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("")

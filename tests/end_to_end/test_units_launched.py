@@ -117,18 +117,19 @@ import os
 
 from fastapi import FastAPI
 
-if not os.path.isdir("kept"):
-    os.mkdir("kept")
+KEPT = os.environ["KEPT"]
+if not os.path.isdir(KEPT):
+    os.mkdir(KEPT)
 app = FastAPI()
 
 @app.get("/keep/{name}")
 async def keep(name: str):
-    with open(f"kept/{name}", "w") as file:
+    with open(f"{KEPT}/{name}", "w") as file:
         file.write(name.upper())
 
 @app.get("/read/{name}")
 async def read(name: str):
-    with open(f"kept/{name}") as file:
+    with open(f"{KEPT}/{name}") as file:
         return file.read()
 """
 
@@ -137,7 +138,9 @@ def test_p4_what_a_request_reads_in_a_folder_made_by_the_start_is_not_there_befo
     provider: Provider, tmp_path: Path
 ) -> None:
     """An earlier request wrote it: the start finds no folder, as when recorded, and makes it again."""
-    place = prepare(tmp_path, provider, KEEPER)
+    (tmp_path / "app").mkdir()
+    place = prepare(tmp_path / "app", provider, KEEPER)
+    place.environ["KEPT"] = str(tmp_path / "kept")
     with serve(place) as server:
         for path in ("keep/one", "read/one"):
             assert httpx.get(f"{server.url}/{path}", timeout=TIMEOUT_S).status_code == 200

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from spanreplay.replayer.schedule.stall_detector import STALL_MS
+from spanreplay.runtime.caller.caller import handed
 from spanreplay.runtime.lanes import current_lane, has_lane
 from spanreplay.runtime.run import active_run
 
@@ -24,8 +25,7 @@ _LOOK_S: Final = 0.05
 _MORE_S: Final = 60.0
 """How much longer than requested such a sleep may last: a replay may be slower than its recording."""
 _LOOKS_S: Final = 1.0
-"""A thread that has made no call and sleeps no longer than this looks for something now and then: others may wait for
-that."""
+"""A library's own thread that sleeps no longer than this looks for something now and then: others may wait for it."""
 _NS: Final = 1e9
 _sleep: Final = inspect.unwrap(time.sleep)
 
@@ -54,7 +54,7 @@ class LongSleeps:
         last_ns, clock = self._last.get(lane, (self._began_ns, -1))
         if clock >= 0 and not gate.is_over(clock):
             return
-        if clock < 0 and seconds <= _LOOKS_S:
+        if clock < 0 and seconds <= _LOOKS_S and handed.is_background:
             return
         self._slept_s[lane] = self._slept_s.get(lane, 0.0) + seconds
         if last_ns + self._slept_s[lane] * _NS <= self._ended_ns:
