@@ -35,6 +35,9 @@ _SETTINGS: Final = (".cfg", ".ini", ".lock", ".toml", "requirements.txt", "setup
 _HOME_FOLDERS: Final = (".cache", ".config", ".local", "Library")
 
 
+_HIDDEN: Final = f"{os.sep}."
+
+
 class Places:
     """The folders of one process, as found at first use."""
 
@@ -83,7 +86,7 @@ class Places:
     def is_data_at(self, real: str) -> bool:
         """`is_data` for a path whose links are resolved."""
         self._look_at_modules()
-        if real.startswith(self._own) or split_site(real)[0]:
+        if (real.startswith(self._own) and not self._is_hidden(real)) or split_site(real)[0]:
             return False
         try:
             return stat.S_ISREG(os.stat(real).st_mode)  # noqa: PTH116 -- hot path
@@ -94,7 +97,8 @@ class Places:
         """Whether a path, of a file or a folder, is outside code and devices."""
         self._look_at_modules()
         real = real_path(path)
-        return not ((real + os.sep).startswith(self._own) or split_site(real)[0])
+        is_own = (real + os.sep).startswith(self._own) and not self._is_hidden(real)
+        return not (is_own or split_site(real)[0])
 
     def is_code(self, path: str) -> bool:
         """Whether a path lies in the agent's code tree, but not in the interpreter, its packages or our own folders."""
@@ -102,7 +106,15 @@ class Places:
         folder, name = os.path.split(os.path.abspath(path))  # noqa: PTH100 -- text
         whole = os.path.join(real_folder(folder), name)  # noqa: PTH118 -- text: refers to a link itself
         is_installed = (whole + os.sep).startswith(self._not_code) or bool(split_site(whole)[0])
-        return whole.startswith(self._trees) and not is_installed
+        return whole.startswith(self._trees) and not is_installed and not self._is_hidden(whole)
+
+    def _is_hidden(self, real: str) -> bool:
+        """Whether a server's or a tool's own folder beside an application's code has this path: `.langgraph_api`."""
+        if not self._folders or real.startswith(self._not_code):
+            return False
+        return any(
+            real.startswith(tree) and _HIDDEN in real[len(tree) - 1 : real.rfind(os.sep) + 1] for tree in self._trees
+        )
 
     def is_setting(self, path: str) -> bool:
         """Whether a path is a project setting, directly around the agent's code or in its working directory."""
