@@ -71,6 +71,8 @@ def test_requests_that_write_to_one_file_replay_alone(tmp_path: Path, provider: 
 
 
 COUNTING = """
+import os
+
 from fastapi import FastAPI
 
 app = FastAPI()
@@ -79,7 +81,7 @@ made = []
 @app.post("/note/{name}")
 async def note(name: str):
     made.append(name)
-    with open("notes.txt", "a") as notes:
+    with open(os.environ["NOTES"], "a") as notes:
         notes.write(f"{len(made)} {name}\\n")
     return {"count": len(made)}
 """
@@ -87,7 +89,9 @@ async def note(name: str):
 
 def test_p4_earlier_requests_that_wrote_the_same_file_are_replayed_in_full(tmp_path: Path, provider: Provider) -> None:
     """Each request looks at what is there before it writes, also where several are replayed in one process."""
-    workplace = prepare(tmp_path, provider, COUNTING)
+    (tmp_path / "app").mkdir()
+    workplace = prepare(tmp_path / "app", provider, COUNTING)
+    workplace.environ["NOTES"] = str(tmp_path / "notes.txt")
     with serve(workplace) as server:
         for name in ("first", "second", "third"):
             httpx.post(f"{server.url}/note/{name}", timeout=TIMEOUT_S).raise_for_status()
