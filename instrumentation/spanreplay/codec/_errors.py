@@ -52,6 +52,8 @@ def decode_exception(encoded: Any) -> BaseException:
 
 
 _MODULE: Final = type.__dict__["__module__"]
+BASES_MAX: Final = 20
+"""So many bases of an exception are tried for a stand-in."""
 
 
 def _is_exception(kind: type) -> bool:
@@ -103,15 +105,21 @@ def _find_class(encoded: dict[str, Any]) -> type:
     """
     path = encoded["class"]
     module, _, qualname = path.partition(":") if is_path(path) else ("", "", "")
-    if "bases" not in encoded or not module or module in sys.modules:
+    bases = encoded.get("bases")
+    if type(bases) is not list or not module or module in sys.modules:
         return load_class(path)
-    for each in encoded["bases"]:
+    for each in bases[:BASES_MAX]:
         with contextlib.suppress(Refused):
             base = load_class(each)
-            if _is_exception(base):
+            if _is_exception(base) and _is_derived_silently(base):
                 names = {"__module__": module, "__qualname__": qualname}
                 return type(qualname.rpartition(".")[2], (base,), names)
     return load_class(path)
+
+
+def _is_derived_silently(base: type) -> bool:
+    """Whether a class can be made below this one without running code: of a metaclass, or `__init_subclass__`."""
+    return type(base) is type and not any("__init_subclass__" in namespace_of(each) for each in bases_of(base)[:-1])
 
 
 def _holds(exc: BaseException, name: str) -> bool:

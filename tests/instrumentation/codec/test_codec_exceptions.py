@@ -7,7 +7,7 @@ import sys
 import traceback
 from asyncio import CancelledError
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import requests.exceptions
@@ -223,3 +223,40 @@ def test_r8_a_stand_in_is_below_exceptions_alone(path: str, bases: list[str]) ->
     """A recording makes no class of another kind, and replaces none that is loaded."""
     with pytest.raises(Unserializable):
         decode_exception({"$type": "exception", "class": path, "args": [], "bases": bases})
+
+
+class _Listens(Exception):
+    """Runs code when a class is made below it."""
+
+    made: ClassVar[list[type]] = []
+
+    def __init_subclass__(cls) -> None:
+        _Listens.made.append(cls)
+
+
+class _Meta(type):
+    def __new__(cls, name: str, bases: tuple[type, ...], space: dict[str, Any]) -> type:
+        made = super().__new__(cls, name, bases, space)
+        _Listens.made.append(made)
+        return made
+
+
+class _Counted(Exception, metaclass=_Meta):
+    """Its metaclass runs code when a class is made below it."""
+
+
+@pytest.mark.parametrize("base", [_Listens, _Counted])
+def test_r8_a_stand_in_runs_no_code_of_the_class_that_it_is_below(base: type) -> None:
+    """Such a class is passed over; the next one takes its place."""
+    _Listens.made.clear()
+    bases = [f"{base.__module__}:{base.__qualname__}", "builtins:Exception"]
+    decoded = decode_exception({"$type": "exception", "class": "gone:X", "args": ["x"], "bases": bases})
+    assert (type(decoded).__mro__[1], decoded.args) == (Exception, ("x",))
+    assert _Listens.made == []
+
+
+@pytest.mark.parametrize("bases", [3, None, "builtins:Exception", [3], [["builtins:Exception"]]])
+def test_r8_bases_of_another_form_are_refused(bases: Any) -> None:
+    """A recording is data from a stranger."""
+    with pytest.raises(Unserializable):
+        decode_exception({"$type": "exception", "class": "gone:X", "args": [], "bases": bases})
