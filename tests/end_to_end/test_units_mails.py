@@ -14,7 +14,7 @@ from aiosmtpd.controller import Controller
 from support.installing import install
 from support.ports import free_port
 from support.provider import Provider
-from support.replaying import TIMEOUT_S
+from support.replaying import TIMEOUT_S, Workplace
 from support.units import FLASK, path_of, prepare, serve
 
 APP: Final = f"""{FLASK}
@@ -82,3 +82,32 @@ def test_p2_mails_of_libraries_in_a_request_leave_it_complete(
         replayed = place.replay(*WAITRESS, *AT.format(port=1).split(), source=unit.run_id)
         assert replayed.status == 0, replayed.stderr
         assert receivers == [receiver]
+
+
+PASSED_ON: Final = """
+import logging, logging.handlers, os, queue, subprocess
+
+records = queue.Queue()
+to = ("127.0.0.1", int(os.environ["MAIL_PORT"]))
+mails = logging.handlers.SMTPHandler(to, "app@example.com", ["admin@example.com"], "It failed")
+listener = logging.handlers.QueueListener(records, mails)
+listener.start()
+logging.getLogger("agent").addHandler(logging.handlers.QueueHandler(records))
+subprocess.run(["true"])
+logging.getLogger("agent").error("pay 10")
+listener.stop()
+"""
+
+
+def test_n14_a_mail_that_a_thread_sends_for_a_log_of_the_agent_is_no_report(workplace: Workplace) -> None:
+    """Nobody there can tell whose record it is: a replay does not leave it out in silence."""
+    agent = workplace.write("agent.py", PASSED_ON)
+    with receiving() as (port, receivers):
+        workplace.environ["MAIL_PORT"] = str(port)
+        workplace.record(agent)
+        assert receivers == ["admin@example.com"]
+        reasons = workplace.recording().completeness().reasons
+        assert any(f"127.0.0.1:{port}" in reason for reason in reasons), reasons
+        agent.write_text(PASSED_ON.replace("pay 10", "pay 99"), encoding="utf-8")
+        assert workplace.replay(agent).verdict["verdict"] != "identical"
+        assert receivers == ["admin@example.com"]

@@ -104,12 +104,13 @@ def is_telemetry_stack(frame: FrameType | None, *below: CodeType) -> bool:
 def is_library_log(frame: FrameType | None) -> bool:
     """Whether a handler of `logging` sends a library's record somewhere, such as a mail about an error.
 
-    Which records a library writes, and with what text, may depend on the machine. Those of the agent are calls.
+    Which records a library writes, and with what text, may depend on the machine. Those of the agent are calls, and
+    those of a thread that only passes records on, which may be the agent's (`QueueListener`).
     """
     is_log = False
     for _ in range(FRAMES_MAX):
         if frame is None:
-            return is_log
+            return False
         name = frame.f_code.co_filename
         if ids.is_agent_file(name):
             return False
