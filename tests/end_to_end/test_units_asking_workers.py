@@ -202,6 +202,61 @@ def test_p4_requests_that_publish_jobs_and_read_results_replay_alone(provider: P
     assert changed.causes() == [("changed_call", "tool:celery.send_task")]
 
 
+IN_FILES: Final = """
+import os
+
+from celery import Celery
+
+app = Celery("jobs", broker="filesystem://", backend=os.environ["BACKEND"])
+folder = os.environ["QUEUE"]
+app.conf.broker_transport_options = {
+    "data_folder_in": folder, "data_folder_out": folder, "control_folder": f"{folder}-control"
+}
+
+@app.task
+def add(a, b):
+    return a + b
+"""
+WAITING: Final = """
+import time
+
+import jobs
+from fastapi import FastAPI
+
+app = FastAPI()
+
+@app.get("/")
+def wait():
+    result = jobs.add.delay(1, 2)
+    value = result.get(timeout=60)
+    later = jobs.add.delay(3, value)
+    while not later.ready():
+        time.sleep(0.05)
+    return {"value": value, "at": str(result.date_done), "later": later.result}
+"""
+
+
+@pytest.mark.parametrize(
+    "backend", ["file://FOLDER/results", "db+sqlite:///FOLDER/results.db"], ids=["files", "database"]
+)
+def test_p4_results_in_another_store_are_the_request_s_too(backend: str, provider: Provider, tmp_path: Path) -> None:
+    """Files or a database: what is prepared there on first use belongs to no request."""
+    (tmp_path / "app").mkdir()
+    place = prepare(tmp_path / "app", provider, WAITING)
+    place.write("jobs.py", IN_FILES)
+    for folder in ("results", "queue"):
+        (tmp_path / folder).mkdir()
+    place.environ |= {"BACKEND": backend.replace("FOLDER", str(tmp_path)), "QUEUE": str(tmp_path / "queue")}
+    with _a_worker(place, ""), serve(place, command=COMMAND) as server:
+        answers = [httpx.get(server.url, timeout=TIMEOUT_S).json() for _ in range(2)]
+        server.await_ends()
+        server.stop()
+    assert [(each["value"], each["later"]) for each in answers] == [(3, 6)] * 2
+    for unit in server.units():
+        assert unit.completeness().is_complete, unit.completeness().reasons
+    insist_identical(place, *COMMAND, units=server.units(), options=("--warm", "0"))
+
+
 DRAWING: Final = """
 import time
 

@@ -192,6 +192,7 @@ UNITS: Final[tuple[Seam, ...]] = (
             "celery.app.control",
             "celery.backends.asynchronous",
             "celery.backends.base",
+            "celery.backends.database",
             "celery.backends.rpc",
         ),
         "spanreplay.units.workers._celery_results",

@@ -33,6 +33,8 @@ def install(module: Any, patches: Patches) -> None:
         patches.wrap(module.Control, "broadcast", _broadcast)
     elif module.__name__ == "celery.backends.asynchronous":
         patches.wrap(module.AsyncBackendMixin, "add_pending_result", _subscribe)
+    elif module.__name__ == "celery.backends.database":
+        patches.wrap(module.DatabaseBackend, "_create_tables", _prepare)
     elif module.__name__ == "celery.backends.rpc":
         patches.wrap(module.RPCBackend, "get_task_meta", _read)
     else:
@@ -74,8 +76,14 @@ def _get(wrapped: Any, result: Any, args: Any, kwargs: Any) -> Any:
 
 def _subscribe(wrapped: Any, backend: Any, args: Any, kwargs: Any) -> Any:
     """Subscribe to a result that nobody waits for yet; a replay subscribes to nothing."""
+    made = _prepare(wrapped, backend, args, kwargs)
+    return (args[0] if args else kwargs["result"]) if made is None else made
+
+
+def _prepare(wrapped: Any, backend: Any, args: Any, kwargs: Any) -> Any:
+    """Let a backend prepare something for all its callers; in a replay it does nothing."""
     if recorded_run() is not None and is_replayed_here():
-        return args[0] if args else kwargs["result"]
+        return None
     with plumbing():
         return wrapped(*args, **kwargs)
 
