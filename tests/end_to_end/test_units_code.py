@@ -71,6 +71,11 @@ def test_p3_folders_of_modules_are_code_of_what_an_installed_program_loads(
         assert not places.places().is_data(str(prompt))
         assert places.is_code(str(prompt))
         assert places.places().is_data(str(tmp_path / "orders.csv"))
+        kept = tmp_path / "project" / ".server" / "state.json"  # what a server keeps beside the code
+        assert places.places().is_data(str(kept))
+        assert places.places().is_outside(str(kept))
+        assert not places.is_code(str(kept))
+        assert not places.places().is_data(str(tmp_path / "project" / ".env"))
         places.set_modules(are_code=False)
         assert places.places().is_data(str(prompt))
     finally:
