@@ -76,6 +76,7 @@ def make_session(
         warm_up=warm_up,
         background=background,
         launch=Launch(started.launching, started.left),
+        lasted_ns=started.lasted_ns,
     )
     session.extent = extent if started.is_unit else None
     return session

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol
 
 from spanreplay.model.guard import guarded
+from spanreplay.model.ids import monotonic_ns
 from spanreplay.model.own_threads import make_lock
 from spanreplay.runtime.caller import caller
 from spanreplay.runtime.context_variables import reset_variable, set_in_own_context, set_variable
@@ -37,7 +38,7 @@ _counting = make_lock()
 class Lane:
     """One logical thread of control; its counters are guarded by one lock of the module."""
 
-    __slots__ = ("_calls", "_children", "_named", "number", "owner", "path", "reads")
+    __slots__ = ("_calls", "_children", "_named", "born_ns", "number", "owner", "path", "reads")
 
     def __init__(self, path: str, owner: Any = None, number: int = 0) -> None:
         self.path, self.number = path, number
@@ -50,6 +51,8 @@ class Lane:
         self._named: dict[str, Lane] | None = None
         self.reads: dict[str, int] | None = None
         """How many values of each source are written."""
+        self.born_ns = monotonic_ns() if _births.are_noted else 0
+        """When it was made, on the monotonic clock, in a replay of a unit; else 0."""
 
     def child(self, label: str, owner: Any = None) -> Lane:
         """A new lane below this one; the n-th of its label is `label#n`, from 1."""
@@ -82,6 +85,20 @@ class Lane:
         """The next call of this boundary has this index: the call that had it doesn't count."""
         if self._calls is not None:
             self._calls[boundary] = itertools.count(index)
+
+
+class _Births:
+    """Whether lanes note when they are made."""
+
+    are_noted = False
+
+
+_births: Final = _Births()
+
+
+def note_births() -> None:
+    """From now on, each lane notes when it was made."""
+    _births.are_noted = True
 
 
 _lane: contextvars.ContextVar[Lane | None] = contextvars.ContextVar("spanreplay_lane", default=None)

@@ -146,6 +146,8 @@ class Started:
     """What the processes above the unit's own had called before it began: a replay is all of them in one."""
     left: Sequence[Any] = ()
     """Segments of reads of these processes that none of their calls carries."""
+    lasted_ns: int = 0
+    """How long the start took; 0 if that is unknown."""
 
 
 def with_start(unit: Recording, load: Callable[[str], Recording]) -> Started:
@@ -173,7 +175,8 @@ def with_start(unit: Recording, load: Callable[[str], Recording]) -> Started:
     reads = [segment for call in calls if id(call) in in_flight for segment in _read_segments(call)]
     joined = _join(unit, numbered, start, order if isinstance(order, Mapping) else {}, lost, reads)
     tampering = find_tampering(unit) or find_tampering(process)
-    found = Started(joined, tampering, frozenset(in_flight.values()))
+    lasted_ns = max((call.end_ns for call in ended), default=0) - process.root.start_ns
+    found = Started(joined, tampering, frozenset(in_flight.values()), lasted_ns=lasted_ns)
     return found if start.root == MAIN else _with_launch(found, process, start)
 
 

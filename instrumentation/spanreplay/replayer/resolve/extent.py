@@ -8,6 +8,7 @@ from collections.abc import Callable, Container
 from typing import TYPE_CHECKING, Final
 
 from spanreplay.model.errors import ReplayMiss
+from spanreplay.model.ids import monotonic_ns
 from spanreplay.model.lane_names import UNIT_LANE, is_earlier, is_within
 from spanreplay.model.levels import level_of_recording
 from spanreplay.replayer.compare.findings import place
@@ -15,15 +16,19 @@ from spanreplay.replayer.pooled_connections import open_instead, set_up, without
 from spanreplay.replayer.resolve.background import Background
 from spanreplay.replayer.resolve.launch import Launch
 from spanreplay.runtime.calls.returning import RETURNED
+from spanreplay.runtime.lanes import note_births
 
 if TYPE_CHECKING:
     from spanreplay.model.call import CallRecord, Recording
     from spanreplay.replayer.resolve.shared_state import SharedState
     from spanreplay.replayer.resolve.warm_up import WarmUp
     from spanreplay.runtime.calls.open_call import Crossing
+    from spanreplay.runtime.lanes import Lane
 
 __all__ = ["Extent"]
 
+_WAITED_NS: Final = 500_000_000
+"""How long a lane has to exist before its first call may belong to the time after the start."""
 _never: Final = _thread.allocate_lock()
 """A lock that is never released: waiting for it means waiting for the end of the process."""
 
@@ -40,8 +45,14 @@ class Extent:
         warm_up: WarmUp | None = None,
         background: Background | None = None,
         launch: Launch | None = None,
+        lasted_ns: int = 0,
     ) -> None:
-        """`in_flight`: lane, boundary and number of the calls in progress when the start was over."""
+        """`in_flight`: lane, boundary and number of the calls in progress when the start was over, after `lasted_ns`.
+
+        From now on, lanes note when they are made.
+        """
+        note_births()
+        self._lasted_ns, self._began_ns = lasted_ns, monotonic_ns()
         self._session = session
         self.is_start_lost = is_start_lost
         self.in_flight = in_flight
@@ -108,6 +119,16 @@ class Extent:
             return False
         return lane not in (self._session.recording.root.manifest.get("lane_ends") or {})
 
+    def is_past_start(self, lane: Lane, is_known: bool) -> bool:
+        """Whether what a lane does now came after the start when recorded, so that the recording can't contain it.
+
+        `is_known`: whether the recording has something of the kind in the lane. If not, the lane must be `_WAITED_NS`
+        old, and the start longer than when recorded: one whose thread looks at something every 10 s takes 12 s now.
+        """
+        now = monotonic_ns()
+        is_late = 0 < self._lasted_ns < now - self._began_ns and now - lane.born_ns > _WAITED_NS
+        return (is_known or (is_late and "/" in lane.path)) and self.may_run_on(lane.path)
+
     def hold(self) -> None:
         """Stop the main thread at the end of the unit's recording, if another thread works on the unit."""
         if self.is_beside_main and threading.current_thread() is threading.main_thread():
@@ -151,7 +172,7 @@ class Extent:
             return True
         if self.is_beside_main and not is_within(lane, self.lane) and self._session.index.at(*slot) is None:
             return True
-        if crossing.index and self.may_run_on(lane) and self._session.index.at(*slot) is None:
+        if self._session.index.at(*slot) is None and self.is_past_start(crossing.lane, crossing.index > 0):
             return True
         if self.is_start_lost and not is_within(lane, UNIT_LANE):
             self._session.has_reached_frontier = self._session.is_stopped = True

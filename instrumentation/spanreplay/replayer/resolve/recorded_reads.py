@@ -174,7 +174,7 @@ class ReadFeed:
             queue.is_reported = True
         session = self._session
         extent = session.extent
-        if extent is not None and (extent.is_beside(lane.path) or (queue.end and extent.may_run_on(lane.path))):
+        if extent is not None and (extent.is_beside(lane.path) or extent.is_past_start(lane, queue.end > 0)):
             return
         if not session.completeness.is_complete and not session.divergences:
             session.has_reached_frontier = True
