@@ -67,6 +67,9 @@ class Output(Protocol):
 class CodeState(Protocol):
     """The state that the agent keeps inside its code tree."""
 
+    is_shared: bool
+    """Whether other runs of the process may read what this one changes, and are not replayed with it."""
+
     def list_read(self) -> list[str]:
         """The files of the code tree that were read."""
 

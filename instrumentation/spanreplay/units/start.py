@@ -65,6 +65,8 @@ def end_start(process: Run) -> Start:
             return Start(process.run_id, process.tick(), process.calls, root)
         if process.resolver.keeps:
             _carry(process, crossing)
+            if process.written is not None and process.written.state is not None:
+                process.written.state.is_shared = True  # units read what its tasks write from now on
         finish_sync(crossing, lambda: None)
     _note_started(process)
     with process._lock:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from spanreplay.model import config
+from spanreplay.model.lane_names import UNIT_LANE
 from spanreplay.runtime.process import noted_effects
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ def begin_files(
         if not run.resolver.has(_STATE):
             written.state = None
     if written.state is not None:
+        written.state.is_shared = run.root_lane.path == UNIT_LANE
         run.environment = {**run.environment, _STATE: True}
     if written.sees_looks:
         run.environment = {**run.environment, _LOOKS: True}

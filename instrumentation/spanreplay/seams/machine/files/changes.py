@@ -25,7 +25,7 @@ from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.process.outside_io import unwatched
 from spanreplay.seams.machine.clock.temporary import asks_for_temporary, is_tempfile
 from spanreplay.seams.machine.files import path_effects
-from spanreplay.seams.machine.files.by_programs import is_by_program
+from spanreplay.seams.machine.files.by_others import is_by_others
 from spanreplay.seams.machine.files.descriptors import resolve
 from spanreplay.seams.machine.files.path_effects import note_change
 from spanreplay.seams.machine.outside.device_reads import note_open
@@ -129,7 +129,7 @@ def note_write(run: Run, real: Any, path: str, mode: str) -> None:
     if written is None:
         return
     if written.has(path):
-        if "w" not in mode and is_by_program(run, path, "open"):
+        if "w" not in mode and is_by_others(run, path, "open"):
             _seed(run, real, path, mode)
         guard.guarded("noting a file", functools.partial(written.add_again, path, is_new="w" in mode))
         return

@@ -27,7 +27,7 @@ from spanreplay.runtime.process.outside_io import unwatched
 from spanreplay.runtime.process.real_paths import real_path
 from spanreplay.runtime.process.used_variables import is_env_file
 from spanreplay.runtime.run import Run
-from spanreplay.seams.machine.files.by_programs import is_by_program
+from spanreplay.seams.machine.files.by_others import is_by_others
 from spanreplay.seams.machine.files.changes import name_of, note_log, note_made, note_write, read_content, run_of_files
 from spanreplay.seams.machine.files.descriptors import resolve
 from spanreplay.seams.machine.outside.device_reads import note_open
@@ -84,7 +84,7 @@ def open_recorded(
     return text
 
 
-def _ask(run: Run, real: Any, path: str, given: tuple[Any, ...], *, is_by_program: bool) -> Any:
+def _ask(run: Run, real: Any, path: str, given: tuple[Any, ...], *, by_others: bool) -> Any:
     file, mode, buffering, encoding, errors, newline = given
     is_live = False
 
@@ -102,7 +102,7 @@ def _ask(run: Run, real: Any, path: str, given: tuple[Any, ...], *, is_by_progra
             return real(file, mode, buffering, encoding, errors, newline)
     if "content" not in value:
         run.resolver.leave_out(f"the content of {path!r} was not recorded: it was too large")
-    if is_by_program and run.overlay is not None and run.written is not None and run.written.has(path):
+    if by_others and run.overlay is not None and run.written is not None and run.written.has(path):
         run.overlay.put(path, value["content"])
     return open_recorded(value["content"], *given)
 
@@ -134,19 +134,19 @@ def _open(real: Any, frame: Any, given: tuple[Any, ...], closefd: bool, opener: 
         if set(mode) & _WRITING and not path.startswith(DEVICES):
             note_write(run, real, path, mode)
         return real(*given, closefd, opener)
-    by_program = is_by_program(run, path, "open")
-    if not by_program and run.written is not None and run.written.has(path):
+    by_others = is_by_others(run, path, "open")
+    if not by_others and run.written is not None and run.written.has(path):
         if run.written.state is not None:
             run.written.state.note_read(run, path)
         return real(*given, closefd, opener)
     whole = real_path(path)
-    is_data = by_program or places().is_data_at(whole)
+    is_data = by_others or places().is_data_at(whole)
     if not is_data and run.written is not None and run.written.state is not None:
         run.written.state.note_read(run, path, whole)
     if run.audit is not None:
         run.audit.add("file", path, "recorded" if is_data else "code, read as it is", depth=4)
     if is_data:
-        return _ask(run, real, path, given, is_by_program=by_program)
+        return _ask(run, real, path, given, by_others=by_others)
     guard.guarded("watching", note_open, run, frame, path)
     return real(*given, closefd, opener)
 

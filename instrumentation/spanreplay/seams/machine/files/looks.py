@@ -26,7 +26,7 @@ from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.process.dir_entries import Listed, LookedEntry, kind_of
 from spanreplay.runtime.process.outside_io import unwatched
 from spanreplay.runtime.reads import source
-from spanreplay.seams.machine.files.by_programs import is_by_program, note_missing
+from spanreplay.seams.machine.files.by_others import is_by_others, note_missing
 from spanreplay.seams.machine.files.descriptors import path_of, resolve
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def _look(name: str, path: Any, find: Callable[[], dict[str, Any]], looker: int,
     with unwatched():
         is_own = name not in _OF_HERE and run.written.touched.has(text)  # others may put files into an own folder
         is_none = is_own or not is_input(text, by_library=looker == LIBRARY)
-        if is_none and not is_by_program(run, text, name):
+        if is_none and not is_by_others(run, text, name):
             note_missing(run, text)
             return None
     arguments = {"path": run.written.name(text), **more}

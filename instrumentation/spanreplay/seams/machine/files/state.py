@@ -24,6 +24,7 @@ from spanreplay.runtime.lanes import current_lane
 from spanreplay.runtime.process.outside_io import unwatched
 from spanreplay.runtime.process.real_paths import real_path
 from spanreplay.runtime.process.touched import place_of
+from spanreplay.seams.machine.files.by_others import around, note_changed
 
 if TYPE_CHECKING:
     from spanreplay.runtime.answers import Answers
@@ -42,6 +43,8 @@ class State:
     """The paths of the code tree that this process has changed, and those that it read before. Thread-safe."""
 
     def __init__(self) -> None:
+        self.is_shared = False
+        """Whether other runs of the process may read what this one changes, and are not replayed with it."""
         self._known: set[str] = set()
         self._read: set[str] = set()
         self._unrecorded: set[str] = set()
@@ -77,6 +80,8 @@ class State:
             if is_same:
                 return
             is_first = run.process_group is None or not run.resolver.keeps or run.process_group.is_first_at(place)
+            if self.is_shared:
+                note_changed(run, place)
             if not self._take(place, is_new=not there and is_first):
                 return
             arguments = {"path": written.name(path), "change": how}
@@ -95,7 +100,7 @@ class State:
     def _take(self, place: str, *, is_new: bool) -> bool:
         """Whether nothing is known yet of a path or a folder around it; marks the path as known."""
         with self._lock:
-            if len(self._known) >= PATHS_MAX or any(each in self._known for each in _around(place)):
+            if len(self._known) >= PATHS_MAX or any(each in self._known for each in around(place)):
                 return False
             self._known.add(place)
             if is_new and len(self._absent) < ABSENT_MAX:
@@ -180,14 +185,6 @@ def _was_recorded(run: Run, session: Answers, path: str) -> bool:
 
 def _too_large(path: str) -> str:
     return f"the agent changed and read {path!r}, which is larger than {config.FILE_BYTES_MAX} bytes"
-
-
-def _around(path: str) -> list[str]:
-    """Return a path and the folders around it."""
-    found = [path]
-    while (parent := os.path.dirname(found[-1])) != found[-1]:  # noqa: PTH120 -- text
-        found.append(parent)
-    return found
 
 
 def _describe(path: str, bytes_max: int) -> dict[str, Any]:
