@@ -200,6 +200,12 @@ def current_place(root: Lane) -> tuple[Lane, Any]:
     return lane, crossing if crossing is not None else lane.owner
 
 
+def is_in_call() -> bool:
+    """Whether the running code may be inside a boundary call; `current_crossing` tells which."""
+    lane = _lane.get()
+    return _crossing.get() is not None or (lane is not None and lane.owner is not None)
+
+
 def current_crossing(root: Lane) -> Any:
     """The boundary call that the running code is inside, or None; crosses threads with the lane."""
     crossing = _crossing.get()
@@ -230,6 +236,8 @@ class _CallLane(Lane):
         self._children = self._calls = self._named = self.reads = None
 
     def __getattr__(self, name: str) -> Any:
+        if name == "born_ns":
+            return self.owner.lane.born_ns
         if name != "path":
             raise AttributeError(name)
         label = f"{self.owner.boundary}#{self.owner.index + 1}"[-LABEL_CHARACTERS_MAX:]

@@ -102,6 +102,14 @@ MACHINE: Final[tuple[Seam, ...]] = (
         omits="lists that threads share without a lock",
     ),
     Seam(
+        "passed-queues",
+        "python",
+        ("asyncio", "queue"),
+        "spanreplay.seams.concurrency.passed_queues",
+        "no calls; keeps with a tool's call what its body puts into queues that other code reads: progress, words",
+        omits="items that can't be recorded; queues of other kinds (`queue.SimpleQueue`, anyio's streams)",
+    ),
+    Seam(
         "own-servers",
         "python",
         ("socket",),

@@ -50,6 +50,15 @@ SEAMS: Final[tuple[Seam, ...]] = (
         versions=">=0.17",
     ),
     Seam(
+        "uvloop-queues",
+        "uvloop",
+        ("uvloop",),
+        "spanreplay.seams.concurrency.passed_queues",
+        "no calls; keeps with a tool's call what its body has a loop put into queues",
+        lanes="none",
+        versions=">=0.17",
+    ),
+    Seam(
         "gevent",
         "gevent",
         ("gevent", "gevent.hub"),
@@ -220,6 +229,14 @@ SEAMS: Final[tuple[Seam, ...]] = (
         versions=">=0.2",
         omits="a node's own computation: it runs again in a replay, and once more when resumed from a"
         " checkpoint; checkpointers' storage, except statements of SQLite; remote graphs",
+    ),
+    Seam(
+        "langgraph-queues",
+        "langgraph",
+        ("langgraph._internal._queue", "langgraph.utils.queue"),
+        "spanreplay.seams.concurrency.passed_queues",
+        "no calls; keeps with a tool's call what its body streams: a writer's values, events, words of models",
+        versions=">=0.2",
     ),
     Seam(
         "llamaindex-tools",

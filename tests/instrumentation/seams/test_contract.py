@@ -48,6 +48,9 @@ WITHOUT_CASE: Final = {
     "leaks": "it records nothing, and notes what others do not record (test_leaks.py)",
     "native-clients": "it records nothing, and denies what native clients ask (end_to_end/test_native_clients.py)",
     "uvloop-steps": "it records no calls (test_uvloop.py)",
+    "passed-queues": "it records no calls (end_to_end/test_passed.py)",
+    "langgraph-queues": "it records no calls (end_to_end/test_passed.py)",
+    "uvloop-queues": "it records no calls (end_to_end/test_passed.py)",
     "wandb": "it records no calls (end_to_end/test_wandb.py)",
     "mcp-transports": "it only keeps servers from being started (tests/agents/mcp_agent.py)",
 }

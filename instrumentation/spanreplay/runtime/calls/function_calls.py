@@ -363,7 +363,9 @@ async def _print_in_turn(crossing: Crossing) -> None:
     try:
         for number, row in enumerate(rows):
             await await_clock(crossing, clocks[number] if number < len(clocks) else -1, row[2])
-            printed.write_row(crossing.run, row)
+            waiting = printed.write_row(crossing, row)
+            if waiting is not None:
+                await waiting
     except BaseException:
         complete(crossing.answers.gate, *clocks, recorded.end_seq)  # given up: nobody has to wait for the rest
         raise

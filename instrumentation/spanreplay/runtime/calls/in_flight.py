@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
 
     from spanreplay.model.call import CallRecord
+    from spanreplay.runtime.answers import Answers
     from spanreplay.runtime.calls.spec import Revealed, Spec
     from spanreplay.runtime.run import Run
 
@@ -34,6 +35,10 @@ class InFlight(Protocol):
     served: CallRecord | None
     revealed: Revealed | None
     hidden_sent: int
+
+    @property
+    def answers(self) -> Answers:
+        """The replay that serves it. Raises: AssertionError if there is none."""
 
     def describe_digests(self) -> str:
         """The digests of the parts of its key, as JSON."""

@@ -323,6 +323,11 @@ class Crossing:
         """Whether another thread is recording the call's end, or has done so."""
         return self._closing_thread not in (0, get_ident())
 
+    @property
+    def is_closing(self) -> bool:
+        """Whether the call's end is being recorded, or has been."""
+        return self._closing_thread != 0
+
     def abandon(self) -> None:
         """Close a call that nobody ended, when its run ends."""
         if self.on_abandon is not None and not self._closing_thread:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 REPLACED_MEMBERS: Final = 3
 """How many members a row of printed text has if standard output is not replaced."""
+ITEM: Final = 4
+"""The member of a row that is an item of a queue (`passed`)."""
 
 
 @dataclass(slots=True)
@@ -79,12 +81,12 @@ class Revealed(NamedTuple):
 class Printed:
     """The printed output of one call so far."""
 
-    __slots__ = ("_run", "characters", "rows")
+    __slots__ = ("_run", "characters", "passed", "rows")
 
     def __init__(self) -> None:
         self._run = 0
         self.rows: list[list[Any]] = []
-        self.characters = 0
+        self.characters = self.passed = 0
 
     def add(self, crossing: Any, text: str, *, is_replaced: bool) -> None:
         """Add a text that the body has written."""
@@ -95,6 +97,7 @@ class Printed:
         at, before = crossing.spec.part, self._run
         self._run = crossing.run.lock_order.count_runs(STDOUT)
         is_new = not self.rows or self._run != before or is_replaced != (len(self.rows[-1]) > REPLACED_MEMBERS)
+        is_new = is_new or len(self.rows[-1]) > ITEM
         if crossing.opened_in >= 0:  # a coroutine: each row is a part of its own
             is_new = is_new or not crossing.run.is_now(crossing.clocks[-1])
             at = crossing.mark_printed() if is_new else at
@@ -105,3 +108,13 @@ class Printed:
             self.rows[-1][1] += 1
             return
         self.rows.append([text, 1, at, 1] if is_replaced else [text, 1, at])
+
+    def add_item(self, crossing: Any, item: list[Any], characters: int) -> None:
+        """Add an item that the body has put into a queue."""
+        self.passed += characters
+        if self.passed > config.BODY_BYTES_MAX:
+            hole = f"more than {config.BODY_BYTES_MAX} characters put into queues"
+            crossing.spec.hole = crossing.spec.hole or hole
+        else:
+            at = crossing.mark_printed() if crossing.opened_in >= 0 else crossing.spec.part
+            self.rows.append(["", 0, at, 1, item])

@@ -1,0 +1,246 @@
+"""What a tool passes on while it works: progress and the words of models that it asks, through queues of others."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Final
+
+import httpx
+import pytest
+
+from support.provider import Provider
+from support.replaying import TIMEOUT_S, Workplace, assert_same
+from support.units import COMMAND, prepare, serve
+
+GRAPH: Final = '''
+import asyncio, sys
+
+from langchain_core.callbacks import adispatch_custom_event
+from langchain_core.tools import tool
+from langchain_openai import ChatOpenAI
+from langgraph.config import get_stream_writer
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode, tools_condition
+
+HOW, MODE = sys.argv[1:]
+clerk = ChatOpenAI(model="gpt-x")
+
+
+@tool
+def find(order_id: str) -> str:
+    """Find an order."""
+    get_stream_writer()({"progress": "looking"})
+    said = clerk.invoke("what is order " + order_id).content
+    get_stream_writer()({"progress": "found"})
+    return str(said)
+
+
+@tool
+async def find_async(order_id: str) -> str:
+    """Find an order."""
+    get_stream_writer()({"progress": "looking"})
+    said = (await clerk.ainvoke("what is order " + order_id)).content
+    await adispatch_custom_event("half", {"of": order_id})
+    get_stream_writer()({"progress": "found"})
+    return str(said)
+
+
+chosen = find_async if HOW == "async" else find
+model = ChatOpenAI(model="gpt-x").bind_tools([chosen])
+
+
+async def ask_async(state: MessagesState):
+    return {"messages": [await model.ainvoke(state["messages"])]}
+
+
+def ask(state: MessagesState):
+    return {"messages": [model.invoke(state["messages"])]}
+
+
+builder = StateGraph(MessagesState)
+builder.add_node("ask", ask_async if HOW == "async" else ask)
+builder.add_node("tools", ToolNode([chosen]))
+builder.add_edge(START, "ask")
+builder.add_conditional_edges("ask", tools_condition)
+builder.add_edge("tools", "ask")
+graph = builder.compile()
+calls = [f'use tool {chosen.name} with {{"order_id": "{n}"}}' for n in (7, 8)]
+asked = {"messages": [("user", "\\n".join(calls[:1]))]}
+
+
+def show(mode, each):
+    print(mode, each if mode == "custom" else (each[0].content, each[1]["langgraph_node"]))
+
+
+async def main():
+    if MODE == "events":
+        async for each in graph.astream_events(asked, version="v2"):
+            chunk = each["data"].get("chunk")
+            said = each["data"] if "custom" in each["event"] else getattr(chunk, "content", "")
+            print(each["event"], each["name"], said)
+        return
+    async for mode, each in graph.astream(asked, stream_mode=["custom", "messages"]):
+        show(mode, each)
+
+
+if HOW == "async":
+    asyncio.run(main())
+else:
+    for mode, each in graph.stream(asked, stream_mode=["custom", "messages"]):
+        show(mode, each)
+'''
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("how", "mode"), [("async", "stream"), ("sync", "stream"), ("async", "events")])
+def test_u1_s50_what_a_tool_of_langgraph_streams_is_streamed_again(
+    provider: Provider, tmp_path: Path, how: str, mode: str
+) -> None:
+    """A writer's values, custom events and the words of a model that the tool asks, though its body does not run."""
+    workplace = Workplace(tmp_path, provider.environ())
+    workplace.write("agent.py", GRAPH)
+    recorded = workplace.record("agent.py", how, mode)
+    assert ("on_custom_event half" if mode == "events" else "found") in recorded.stdout
+    provider.stop()
+    assert_same(workplace.replay("agent.py", how, mode), recorded.stdout)
+
+
+TOOLS: Final = """
+import asyncio, json, queue, sys, threading, time
+
+import spanreplay
+
+class Progress(asyncio.Queue):
+    pass
+
+@spanreplay.boundary("tool")
+async def work(name, progress_of):
+    progress = PROGRESS[progress_of]
+    for n in range(3):
+        await asyncio.sleep(0.002 * len(name))
+        await progress.put({"from": name, "step": n})
+    asyncio.get_running_loop().call_soon_threadsafe(progress.put_nowait, (name, "soon"))
+    return f"{name} is done"
+
+@spanreplay.boundary("tool")
+def work_in_thread(name, into):
+    slot = SLOTS.get()
+    for n in range(3):
+        THREADED.put({"from": name, "step": n})
+    SLOTS.put(slot)
+    return f"{name} is done"
+
+PROGRESS, THREADED, SLOTS = {}, queue.Queue(), queue.Queue()
+SLOTS.put("a slot")
+
+async def main():
+    PROGRESS["wide"], PROGRESS["narrow"] = Progress(), Progress(maxsize=1)
+    for which in PROGRESS:
+        tasks = [asyncio.create_task(work(name, which)) for name in ("a", "bb", "c")]
+        for _ in range(12):
+            print(which, await PROGRESS[which].get())
+        print(await asyncio.gather(*tasks))
+    done = await asyncio.to_thread(work_in_thread, "thread", "queue")
+    while not THREADED.empty():
+        print(THREADED.get())
+    print(done, SLOTS.qsize())
+
+LOOP = sys.argv[1]
+if LOOP == "uvloop":
+    import uvloop
+    uvloop.run(main())
+else:
+    asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_s68_s50_items_of_tools_at_work_come_in_the_recorded_order(tmp_path: Path, loop: str) -> None:
+    """Three tools at once, a queue with room and one without, an item that the loop puts, and a thread's queue."""
+    workplace = Workplace(tmp_path)
+    workplace.write("agent.py", TOOLS)
+    recorded = workplace.record("agent.py", loop)
+    assert recorded.stdout.count("'step': 2") == 7
+    assert_same(workplace.replay("agent.py", loop), recorded.stdout)
+
+
+SECRET: Final = "sk-proj-Zx81mQ7vTnR4bYcK2LwP9sD0"
+CUT: Final = f"""
+import asyncio
+import spanreplay
+
+@spanreplay.boundary("tool")
+async def tell(into):
+    for piece in ("the key is {SECRET[:11]}", "{SECRET[11:]}", ", keep it"):
+        QUEUE.put_nowait({{"text": piece}})
+    QUEUE.put_nowait(open)  # no value: it can't be recorded
+
+async def main():
+    global QUEUE
+    QUEUE = asyncio.Queue()
+    await tell("queue")
+    print("".join([(await QUEUE.get())["text"] for _ in range(3)]))
+
+asyncio.run(main())
+"""
+
+
+def test_r1_s50_a_secret_in_pieces_that_a_tool_passes_on_is_redacted(tmp_path: Path) -> None:
+    """No piece is at rest in clear; a replay with the key gives the agent what it had."""
+    workplace = Workplace(tmp_path)
+    workplace.write("agent.py", CUT)
+    recorded = workplace.record("agent.py")
+    assert SECRET[11:] in recorded.stdout
+    (call,) = [call for call in workplace.recording().calls if call.name == "tell"]
+    assert len(call.meta["printed"]) == 3
+    assert SECRET[:11] not in json.dumps(call.meta)
+    assert SECRET[11:] not in json.dumps(call.meta)
+    for file in (tmp_path / ".spanreplay").rglob("*"):
+        assert not file.is_file() or SECRET[11:].encode() not in file.read_bytes(), file
+    assert_same(workplace.replay("agent.py"), recorded.stdout)
+
+
+SERVED: Final = """
+import asyncio, json
+from fastapi import FastAPI
+from fastapi.responses import StreamingResponse
+import spanreplay
+
+app = FastAPI()
+ALL, OF_REQUEST = asyncio.Queue(), {}
+
+@spanreplay.boundary("tool")
+async def look_up(order):
+    progress = OF_REQUEST[order]
+    for n in range(3):
+        progress.put_nowait({"order": order, "step": n})
+        ALL.put_nowait(order)
+        await asyncio.sleep(0.001)
+    return f"{order} found"
+
+@app.get("/{order}")
+async def answer(order: str):
+    progress = OF_REQUEST[order] = asyncio.Queue()
+
+    async def parts():
+        working = asyncio.create_task(look_up(order))
+        for _ in range(3):
+            yield json.dumps(await progress.get()) + "\\n"
+        yield await working + str([ALL.get_nowait() == order for _ in range(3)])
+
+    return StreamingResponse(parts())
+"""
+
+
+def test_p4_s50_what_a_tool_passes_on_in_a_request_comes_again(tmp_path: Path, provider: Provider) -> None:
+    """The queue of a request, and one that all requests share, are the recorded ones in each replay alone."""
+    workplace = prepare(tmp_path, provider, SERVED)
+    with serve(workplace) as server:
+        for order in ("1", "2"):
+            httpx.get(f"{server.url}/{order}", timeout=TIMEOUT_S).raise_for_status()
+        server.await_ends()
+        server.stop()
+    for unit in server.units():
+        replayed = workplace.replay(*COMMAND, source=unit.run_id, options=("--warm", "0"))
+        assert replayed.verdict["verdict"] == "identical", replayed.stderr
