@@ -23,6 +23,8 @@ from spanreplay.runtime.run import active_run
 Describe = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], "FunctionCall | None"]
 """Returns the call for (tool, function, args, kwargs); None for a function that is the framework's own control flow."""
 _MISSING: Final = object()
+_WHOLE: Final = ""
+"""In a snapshot: the state as a whole."""
 
 
 class State(Protocol):
@@ -43,6 +45,13 @@ class Changed:
     state: Any
 
 
+@dataclasses.dataclass(frozen=True)
+class Members:
+    """The members of a state that a tool changed, where others (a client, a lock) can't be recorded."""
+
+    values: dict[str, Any]
+
+
 class ObjectState(State):
     """An object of the agent's that a framework hands to each tool."""
 
@@ -54,9 +63,15 @@ class ObjectState(State):
         return self._held
 
     async def write(self, value: Any) -> None:
-        """Give the object the content of another object of its class."""
+        """Give the object the content of another object of its class, or some members."""
         held = self._held
-        if isinstance(held, dict):
+        if isinstance(value, Members):
+            for name, member in value.values.items():
+                if isinstance(held, dict):
+                    held[name] = member
+                else:
+                    object.__setattr__(held, name, member)
+        elif isinstance(held, dict):
             held.clear()
             held.update(value)
         elif isinstance(held, list):
@@ -147,7 +162,13 @@ async def call_with_state(function_call: FunctionCall, live: Callable[[], Awaita
         before = await _snapshot(state)
         result = await live()
         after = await _snapshot(state)
-        return result if before == after or not after else Changed(result, await state.read())
+        if before == after:
+            return result
+        now = await state.read()
+        if after.keys() == before.keys() == {_WHOLE}:
+            return Changed(result, now)
+        changed = {name: _member(now, name) for name, text in after.items() if before.get(name) != text}
+        return Changed(result, Members(changed)) if changed and _WHOLE not in after else result
 
     outcome = await call_async(lambda: function_call, watched)
     if not isinstance(outcome, Changed):
@@ -157,14 +178,35 @@ async def call_with_state(function_call: FunctionCall, live: Callable[[], Awaita
     return outcome.result
 
 
-async def _snapshot(state: State) -> str:
-    """Return the state as text; '' if it can't be encoded: then its changes are not recorded."""
+async def _snapshot(state: State) -> dict[str, str]:
+    """Return the state as text, under `_WHOLE`; by member where a part of it can't be encoded."""
     try:
-        return dump(codec.encode(await state.read()))
-    except Unserializable:
-        return ""
+        held = await state.read()
+        try:
+            return {_WHOLE: dump(codec.encode(held))}
+        except Unserializable:
+            return {name: text for name, value in _members(held).items() if (text := _text_of(value))}
     except Exception as exc:  # noqa: BLE001 -- the agent's own object; its exceptions must not reach the agent
         guard.report_failure("reading a tool's state", exc)
+        return {}
+
+
+def _members(held: Any) -> dict[str, Any]:
+    """Return the members of a state object: a dictionary's items, or an object's own attributes."""
+    found = held if isinstance(held, dict) else getattr(held, "__dict__", {})
+    if not isinstance(held, dict) and dataclasses.is_dataclass(held):  # it may have slots instead
+        found = {field.name: getattr(held, field.name, None) for field in dataclasses.fields(held)}
+    return {name: value for name, value in list(found.items()) if isinstance(name, str)}
+
+
+def _member(held: Any, name: str) -> Any:
+    return held[name] if isinstance(held, dict) else getattr(held, name)
+
+
+def _text_of(value: Any) -> str:
+    try:
+        return dump(codec.encode(value))
+    except Unserializable:
         return ""
 
 

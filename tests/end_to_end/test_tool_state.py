@@ -1,0 +1,94 @@
+"""What tools change in an object that a framework hands to them, where parts of it can't be recorded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from support.agents import ENVIRONMENTS
+from support.provider import Provider
+from support.replaying import Workplace, assert_same
+
+AGENTS: Final = """
+import asyncio, random, threading
+from dataclasses import dataclass, field
+from openai import AsyncOpenAI
+from agents import Agent, RunContextWrapper, Runner, function_tool, set_default_openai_client, set_tracing_disabled
+
+set_tracing_disabled(True)
+
+@dataclass
+class Desk:
+    client: AsyncOpenAI
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    seats: list = field(default_factory=list)
+    mood: str = "calm"
+
+@function_tool
+async def book(desk: RunContextWrapper[Desk], seat: str) -> str:
+    \"\"\"Book a seat.\"\"\"
+    with desk.context.lock:
+        desk.context.seats.append(f"{seat}-{random.randint(10**6, 10**7)}")
+    desk.context.mood = "busy"
+    return "booked"
+
+def instruct(desk, agent):
+    return f"You are {desk.context.mood}. Booked: {', '.join(desk.context.seats)}"
+
+async def main():
+    desk = Desk(AsyncOpenAI())
+    set_default_openai_client(desk.client)
+    agent = Agent(name="clerk", instructions=instruct, model="gpt-x", tools=[book])
+    for seat in ("4a", "5b"):
+        print((await Runner.run(agent, 'use tool book with {"seat": "%s"}' % seat, context=desk)).final_output)
+    print(desk.seats, desk.mood)
+
+asyncio.run(main())
+"""
+PYDANTIC_AI: Final = """
+import asyncio, random, threading
+from dataclasses import dataclass, field
+from pydantic_ai import Agent, RunContext
+
+@dataclass
+class Desk:
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    seats: list = field(default_factory=list)
+
+agent = Agent("openai-chat:gpt-x", deps_type=Desk)
+
+@agent.instructions
+def instruct(context: RunContext[Desk]) -> str:
+    return f"Booked: {', '.join(context.deps.seats)}"
+
+@agent.tool
+async def book(context: RunContext[Desk], seat: str) -> str:
+    \"\"\"Book a seat.\"\"\"
+    context.deps.seats.append(f"{seat}-{random.randint(10**6, 10**7)}")
+    return "booked"
+
+async def main():
+    desk = Desk()
+    for seat in ("4a", "5b"):
+        print((await agent.run('use tool book with {"seat": "%s"}' % seat, deps=desk)).output)
+    print(desk.seats)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "place"), [(AGENTS, "openai-agents"), (PYDANTIC_AI, "openai3")], ids=["openai-agents", "pydantic-ai"]
+)
+def test_u1_s50_what_a_tool_changes_beside_a_client_is_changed_again(
+    tmp_path: Path, provider: Provider, script: str, place: str
+) -> None:
+    """A context that holds a lock and a client beside the data: the prompts after the tool are as recorded."""
+    workplace = Workplace(tmp_path, provider.environ(), ENVIRONMENTS[place])
+    workplace.write("agent.py", script)
+    recorded = workplace.record("agent.py")
+    assert "5b-" in recorded.stdout
+    provider.stop()
+    assert_same(workplace.replay("agent.py"), recorded.stdout)
