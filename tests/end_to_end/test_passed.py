@@ -9,6 +9,7 @@ from typing import Final
 import httpx
 import pytest
 
+from support.agents import ENVIRONMENTS
 from support.provider import Provider
 from support.replaying import TIMEOUT_S, Workplace, assert_same
 from support.units import COMMAND, prepare, serve
@@ -244,3 +245,122 @@ def test_p4_s50_what_a_tool_passes_on_in_a_request_comes_again(tmp_path: Path, p
     for unit in server.units():
         replayed = workplace.replay(*COMMAND, source=unit.run_id, options=("--warm", "0"))
         assert replayed.verdict["verdict"] == "identical", replayed.stderr
+
+
+INDEX: Final = '''
+import asyncio, os, random
+
+from llama_index.core.agent.workflow import FunctionAgent
+from llama_index.core.workflow import Context, Event
+from llama_index.llms.openai import OpenAI
+
+
+class Progress(Event):
+    said: str
+
+
+async def book(ctx: Context, seat: str) -> str:
+    """Book a seat."""
+    ctx.write_event_to_stream(Progress(said="booking " + seat))
+    await asyncio.sleep(0.01)
+    await ctx.store.set("seat", f"{seat}-{random.randint(10**6, 10**7)}")
+    ctx.write_event_to_stream(Progress(said="booked"))
+    return "booked"
+
+
+async def main():
+    agent = FunctionAgent(tools=[book], llm=OpenAI(model="gpt-4o", api_base=os.environ["OPENAI_BASE_URL"]))
+    ctx = Context(agent)
+    handler = agent.run('use tool book with {"seat": "4a"}', ctx=ctx)
+    async for each in handler.stream_events():
+        if isinstance(each, Progress):
+            print(each.said)
+    print(await handler, await ctx.store.get("seat"))
+
+
+asyncio.run(main())
+'''
+
+
+@pytest.mark.slow
+def test_u1_s8_events_that_a_tool_of_llamaindex_writes_last_come_after_it(provider: Provider, tmp_path: Path) -> None:
+    """The workflow puts the last event into its stream in a task of its own, when the tool has returned."""
+    workplace = Workplace(tmp_path, provider.environ(), ENVIRONMENTS["openai2"])
+    workplace.write("agent.py", INDEX)
+    recorded = workplace.record("agent.py")
+    assert recorded.stdout.startswith("booking 4a\nbooked\n")
+    assert "late" in workplace.recording().root.manifest
+    provider.stop()
+    assert_same(workplace.replay("agent.py"), recorded.stdout)
+
+
+MEMORY: Final = '''
+import asyncio, random, sys
+from typing import Annotated
+
+from langchain_core.callbacks import UsageMetadataCallbackHandler
+from langchain_core.tools import tool
+from langchain_openai import ChatOpenAI
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import InjectedStore, ToolNode, tools_condition
+from langgraph.store.base import BaseStore
+from langgraph.store.memory import InMemoryStore
+
+clerk = ChatOpenAI(model="gpt-x")
+
+
+@tool
+async def book(seat: str, store: Annotated[BaseStore, InjectedStore()]) -> str:
+    """Book a seat."""
+    await store.aput(("seats",), seat, {"number": random.randint(10**6, 10**7)})
+    return str((await clerk.ainvoke("confirm " + seat)).content)
+
+
+@tool
+def book_in_thread(seat: str, store: Annotated[BaseStore, InjectedStore()]) -> str:
+    """Book a seat."""
+    store.put(("seats",), seat, {"number": random.randint(10**6, 10**7)})
+    return str(clerk.invoke("confirm " + seat).content)
+
+
+chosen = {"async": book, "sync": book_in_thread}[sys.argv[1]]
+model = ChatOpenAI(model="gpt-x").bind_tools([chosen])
+
+
+async def ask(state: MessagesState, *, store: BaseStore):
+    seats = [each.value for each in await store.asearch(("seats",))]
+    return {"messages": [await model.ainvoke([("system", f"seats: {seats}"), *state["messages"]])]}
+
+
+builder = StateGraph(MessagesState)
+builder.add_node("ask", ask)
+builder.add_node("tools", ToolNode([chosen]))
+builder.add_edge(START, "ask")
+builder.add_conditional_edges("ask", tools_condition)
+builder.add_edge("tools", "ask")
+graph = builder.compile(store=InMemoryStore())
+
+
+async def main():
+    usage = UsageMetadataCallbackHandler()
+    asked = {"messages": [("user", f'use tool {chosen.name} with {{"seat": "7"}}')]}
+    done = await graph.ainvoke(asked, config={"callbacks": [usage]})
+    print(done["messages"][-1].content)
+    print([(name, counts["total_tokens"]) for name, counts in usage.usage_metadata.items()])
+
+
+asyncio.run(main())
+'''
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["async", "sync"])
+def test_u1_s50_what_a_tool_of_langgraph_stores_and_counts_is_there_again(
+    provider: Provider, tmp_path: Path, how: str
+) -> None:
+    """A store in memory that the next prompt reads, and a handler that counts the tokens of models that tools ask."""
+    workplace = Workplace(tmp_path, provider.environ())
+    workplace.write("agent.py", MEMORY)
+    recorded = workplace.record("agent.py", how)
+    provider.stop()
+    assert_same(workplace.replay("agent.py", how), recorded.stdout)

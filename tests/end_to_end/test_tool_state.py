@@ -77,15 +77,36 @@ async def main():
 
 asyncio.run(main())
 """
+DELEGATION: Final = """
+import asyncio
+from pydantic_ai import Agent, RunContext
+
+clerk = Agent("openai-chat:gpt-x")
+agent = Agent("openai-chat:gpt-x")
+
+@agent.tool
+async def ask_clerk(context: RunContext[None], question: str) -> str:
+    \"\"\"Ask the clerk.\"\"\"
+    return (await clerk.run(question, usage=context.usage)).output
+
+async def main():
+    done = await agent.run('use tool ask_clerk with {"question": "5b-?"}')
+    usage = done.usage
+    print(done.output, usage.requests, usage.input_tokens, usage.output_tokens)
+
+asyncio.run(main())
+"""
 
 
 @pytest.mark.parametrize(
-    ("script", "place"), [(AGENTS, "openai-agents"), (PYDANTIC_AI, "openai3")], ids=["openai-agents", "pydantic-ai"]
+    ("script", "place"),
+    [(AGENTS, "openai-agents"), (PYDANTIC_AI, "openai3"), (DELEGATION, "openai3")],
+    ids=["openai-agents", "pydantic-ai", "delegation"],
 )
 def test_u1_s50_what_a_tool_changes_beside_a_client_is_changed_again(
     tmp_path: Path, provider: Provider, script: str, place: str
 ) -> None:
-    """A context that holds a lock and a client beside the data: the prompts after the tool are as recorded."""
+    """A context that holds a lock and a client beside the data, and the tokens of an agent that a tool has asked."""
     workplace = Workplace(tmp_path, provider.environ(), ENVIRONMENTS[place])
     workplace.write("agent.py", script)
     recorded = workplace.record("agent.py")

@@ -23,7 +23,7 @@ from spanreplay.runtime.equip import equip
 from spanreplay.runtime.lanes import Lane, enter_lane
 from spanreplay.runtime.order.loops import make_book
 from spanreplay.runtime.order.wait_ends import known_timers
-from spanreplay.runtime.process import own_ports
+from spanreplay.runtime.process import late_items, own_ports
 from spanreplay.runtime.processes import JoinToken, ProcessGroup, RemoteCrossing, add_parts, count_lost, find_lost
 from spanreplay.runtime.root import build_root_attributes, sign_root
 from spanreplay.runtime.who import Who
@@ -415,7 +415,7 @@ class Run:
         manifest.update({} if self.tally is None else self.tally.for_manifest())
         manifest.update(self.who.for_manifest(self._parts, is_member=self.is_member))
         manifest.update({} if self.leaks is None else self.leaks.for_manifest())
-        manifest.update(own_ports.for_manifest())
+        manifest.update(own_ports.for_manifest() | late_items.for_manifest(self))
         if self._parts:
             add_parts(manifest, self._parts)
         if self.environment:

@@ -239,6 +239,15 @@ SEAMS: Final[tuple[Seam, ...]] = (
         versions=">=0.2",
     ),
     Seam(
+        "langgraph-stores",
+        "langgraph",
+        ("langgraph.store.memory",),
+        "spanreplay.seams.frameworks.langgraph_stores",
+        "no calls; keeps with a tool's call what its body puts into a store in memory",
+        versions=">=0.2",
+        omits="what is put into a store that searches by meaning",
+    ),
+    Seam(
         "llamaindex-tools",
         "llama-index-core",
         ("llama_index.core.tools.function_tool", "llama_index.core.tools.types"),

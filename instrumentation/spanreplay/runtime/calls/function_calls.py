@@ -17,7 +17,7 @@ from spanreplay.model.errors import Suspended, Unserializable
 from spanreplay.model.function_keys import LEAF_KEYSPECS, leaf_key_fields
 from spanreplay.model.json_text import dump, load
 from spanreplay.recording.sampling.own_cpu import measured
-from spanreplay.runtime.calls import chains, printed, tracebacks
+from spanreplay.runtime.calls import chains, passed, printed, tracebacks
 from spanreplay.runtime.calls.bodies import BODY, describe_body
 from spanreplay.runtime.calls.cancel import await_cancellation, is_cancellation
 from spanreplay.runtime.calls.open_call import Crossing, begin_in, is_suppressed
@@ -283,6 +283,7 @@ def _serve(crossing: Crossing) -> tuple[BaseException | None, Any]:
     printed.write(crossing)
     wait_turn(crossing)
     response = load_response(crossing)
+    passed.put_late(crossing)
     if "error" in response:
         return _restack(crossing, decode_error(crossing, response["error"])), None
     return None, _value_of(crossing, response)
@@ -335,6 +336,7 @@ async def _serve_async(crossing: Crossing) -> tuple[BaseException | None, Any]:
     if crossing.served is not None and crossing.served.outcome != Outcome.CANCELLED.value:
         await await_turn(crossing)
     response = load_response(crossing)
+    passed.put_late(crossing)
     if "error" not in response:
         return None, decode_value(crossing, response.get("value"))
     error = decode_error(crossing, response["error"])

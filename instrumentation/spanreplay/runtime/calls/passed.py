@@ -14,7 +14,7 @@ import contextvars
 from collections.abc import Coroutine
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from spanreplay import codec
 from spanreplay.model.errors import Unserializable
@@ -24,25 +24,26 @@ from spanreplay.runtime.caller.caller import AGENT, LIBRARY, origin_of
 from spanreplay.runtime.calls.spec import Printed
 from spanreplay.runtime.context_variables import set_variable
 from spanreplay.runtime.lanes import current_crossing, current_lane, inside_call, is_inside
+from spanreplay.runtime.process import late_items
 from spanreplay.runtime.run import active_run
 
 if TYPE_CHECKING:
-    from spanreplay.runtime.run import Run
+    pass
 
-__all__ = ["name_queue", "note", "note_taken", "put", "was_noted"]
+__all__ = ["name_queue", "note", "note_taken", "put", "put_late", "was_noted"]
 
-PUT, SOON = "put", "soon"
-"""How an item came: put by the body itself, or by a callback that it handed to the event loop."""
-_NAME: Final = "_spanreplay_name"
-_OWNER: Final = "_spanreplay_run"
-_UNIT: Final = f"{UNIT_LANE}|"
+PUT, SOON, BATCH = "put", "soon", "batch"
+"""How an item came: put by the body itself; by a callback that it handed to the event loop; as changes of a store."""
+_names: Final[WeakKeyDictionary[Any, tuple[str, str]]] = WeakKeyDictionary()
+"""Queue or store → its name, and the run that made it; '' if a body takes from it."""
 _queues: Final[WeakValueDictionary[str, Any]] = WeakValueDictionary()
+_UNNAMED: Final = ("", "")
 _handed: Final[contextvars.ContextVar[Any]] = contextvars.ContextVar("spanreplay_handed_item", default=None)
 """The item that a callback puts, which was noted when it was handed over."""
 
 
 def name_queue(queue: Any, frame: FrameType) -> None:
-    """Name a queue that the agent, or a library for it, makes in this frame, outside of calls."""
+    """Name a queue or a store that the agent, or a library for it, makes in this frame, outside of calls."""
     run = active_run()
     if run is None or origin_of(frame) not in (AGENT, LIBRARY):
         return
@@ -51,41 +52,43 @@ def name_queue(queue: Any, frame: FrameType) -> None:
         return
     label = f"{frame.f_globals.get('__name__', '')}.{frame.f_code.co_name}"
     name = f"{lane.path}|{label}#{lane.next_index(f'|{label}')}"
-    setattr(queue, _NAME, name)
-    setattr(queue, _OWNER, run.run_id)
+    _names[queue] = name, run.run_id
     _queues[name] = queue
 
 
 def note(queue: Any, item: Any, how: str = PUT) -> bool:
     """Note that an item is about to be put into a queue; return whether the calls around have kept it."""
-    name, run = getattr(queue, _NAME, ""), active_run()
-    if not name or run is None or _handed.get() is item is not None or not _is_reached(run, name, queue):
+    run, (name, owner) = active_run(), _names.get(queue, _UNNAMED)
+    if not name or run is None or _handed.get() is item is not None:
         return False
-    crossing = current_crossing(run.root_lane)
-    row: list[Any] | None = None
+    if name.startswith(UNIT_LANE) and owner != run.run_id:  # units that run at the same time have the same lanes
+        return False
+    crossing, keepers = current_crossing(run.root_lane), []
     while crossing is not None:
         spec = getattr(crossing, "spec", None)
-        if spec is not None and spec.prints and crossing.served is None and not crossing.is_closing:
-            row = row or _encode(name, how, item)
-            if row is None:
-                run.count("unpassed")
-                return False
-            if spec.printed is None:
-                spec.printed = Printed()
-            spec.printed.add_item(crossing, row, len(dump(row)))
+        if spec is not None and spec.prints and crossing.served is None:
+            keepers.append(crossing)
         crossing = getattr(crossing, "parent", None)
-    return row is not None
+    if not keepers:
+        return False
+    row = _encode(name, how, item)
+    if row is None:
+        run.count("unpassed")
+        return False
+    for crossing in keepers:
+        if crossing.is_closing:
+            late_items.note(run, crossing, row)
+            continue
+        if crossing.spec.printed is None:
+            crossing.spec.printed = Printed()
+        crossing.spec.printed.add_item(crossing, row, len(dump(row)))
+    return True
 
 
 def note_taken(queue: Any) -> None:
     """Note that a call's body takes from a queue: what it puts there is its own, such as a connection of a pool."""
-    if getattr(queue, _NAME, ""):
-        setattr(queue, _NAME, "")
-
-
-def _is_reached(run: Run, name: str, queue: Any) -> bool:
-    """Whether a queue of this name is the run's: units that run at the same time have the same lanes."""
-    return not name.startswith(UNIT_LANE) or getattr(queue, _OWNER, "") == run.run_id
+    if queue in _names:
+        _names[queue] = _UNNAMED
 
 
 def _encode(name: str, how: str, item: Any) -> list[Any] | None:
@@ -102,6 +105,14 @@ def was_noted(item: Any) -> contextvars.Context:
     return context
 
 
+def put_late(crossing: Any) -> None:
+    """Have the items put that came after the end of a call that is served, now that it ends."""
+    for row in late_items.items_of(crossing):
+        waiting = put(crossing, [row[0], SOON, row[-1]])
+        if waiting is not None:
+            waiting.close()
+
+
 def put(crossing: Any, row: list[Any]) -> Coroutine[Any, Any, None] | None:
     """Put a recorded item into its queue again, if that is here; return what to wait for if it is full.
 
@@ -116,6 +127,9 @@ def put(crossing: Any, row: list[Any]) -> Coroutine[Any, Any, None] | None:
         why = crossing.run.redactor.text(str(exc))  # it may mention a value that the recording hides
         raise crossing.answers.type_changed(crossing, "printed", why) from exc
     with inside_call(crossing):
+        if row[1] == BATCH:
+            queue.batch(item)
+            return None
         if not isinstance(queue, asyncio.Queue):
             queue.put(item)
             return None

@@ -52,6 +52,13 @@ class Members:
     values: dict[str, Any]
 
 
+@dataclasses.dataclass(frozen=True)
+class Several:
+    """What a tool made of several states, by their number."""
+
+    states: dict[str, Any]
+
+
 class ObjectState(State):
     """An object of the agent's that a framework hands to each tool."""
 
@@ -149,9 +156,12 @@ def _may_amend() -> bool:
     return run is not None and run.resolver.may_amend
 
 
-async def call_with_state(function_call: FunctionCall, live: Callable[[], Awaitable[Any]], state: State | None) -> Any:
-    """Run or serve a call together with its changes of a state."""
-    if state is None:
+async def call_with_state(
+    function_call: FunctionCall, live: Callable[[], Awaitable[Any]], *states: State | None
+) -> Any:
+    """Run or serve a call together with its changes of states."""
+    held = [state for state in states if state is not None]
+    if not held:
         return await call_async(lambda: function_call, live)
 
     is_live = False
@@ -159,23 +169,35 @@ async def call_with_state(function_call: FunctionCall, live: Callable[[], Awaita
     async def watched() -> Any:
         nonlocal is_live
         is_live = True
-        before = await _snapshot(state)
+        before = [await _snapshot(state) for state in held]
         result = await live()
-        after = await _snapshot(state)
-        if before == after:
+        changes = [await _find_change(state, there) for state, there in zip(held, before, strict=True)]
+        if all(change is _MISSING for change in changes):
             return result
-        now = await state.read()
-        if after.keys() == before.keys() == {_WHOLE}:
-            return Changed(result, now)
-        changed = {name: _member(now, name) for name, text in after.items() if before.get(name) != text}
-        return Changed(result, Members(changed)) if changed and _WHOLE not in after else result
+        if len(held) == 1:
+            return Changed(result, changes[0])
+        return Changed(result, Several({str(n): each for n, each in enumerate(changes) if each is not _MISSING}))
 
     outcome = await call_async(lambda: function_call, watched)
     if not isinstance(outcome, Changed):
         return outcome
     if not is_live:
-        await state.write(outcome.state)
+        several = outcome.state.states if isinstance(outcome.state, Several) else {"0": outcome.state}
+        for number, value in several.items():
+            await held[int(number)].write(value)
     return outcome.result
+
+
+async def _find_change(state: State, before: dict[str, str]) -> Any:
+    """Return what the call has made of a state, or of its members; _MISSING if nothing of it has changed."""
+    after = await _snapshot(state)
+    if before == after:
+        return _MISSING
+    now = await state.read()
+    if after.keys() == before.keys() == {_WHOLE}:
+        return now
+    changed = {name: member_of(now, name) for name, text in after.items() if name and before.get(name) != text}
+    return Members(changed) if changed else _MISSING
 
 
 async def _snapshot(state: State) -> dict[str, str]:
@@ -185,13 +207,13 @@ async def _snapshot(state: State) -> dict[str, str]:
         try:
             return {_WHOLE: dump(codec.encode(held))}
         except Unserializable:
-            return {name: text for name, value in _members(held).items() if (text := _text_of(value))}
+            return {name: text for name, value in find_members(held).items() if (text := text_of(value))}
     except Exception as exc:  # noqa: BLE001 -- the agent's own object; its exceptions must not reach the agent
         guard.report_failure("reading a tool's state", exc)
         return {}
 
 
-def _members(held: Any) -> dict[str, Any]:
+def find_members(held: Any) -> dict[str, Any]:
     """Return the members of a state object: a dictionary's items, or an object's own attributes."""
     found = held if isinstance(held, dict) else getattr(held, "__dict__", {})
     if not isinstance(held, dict) and dataclasses.is_dataclass(held):  # it may have slots instead
@@ -199,11 +221,13 @@ def _members(held: Any) -> dict[str, Any]:
     return {name: value for name, value in list(found.items()) if isinstance(name, str)}
 
 
-def _member(held: Any, name: str) -> Any:
+def member_of(held: Any, name: str) -> Any:
+    """Return one of `find_members`."""
     return held[name] if isinstance(held, dict) else getattr(held, name)
 
 
-def _text_of(value: Any) -> str:
+def text_of(value: Any) -> str:
+    """Return the text of a value; '' if it can't be encoded."""
     try:
         return dump(codec.encode(value))
     except Unserializable:

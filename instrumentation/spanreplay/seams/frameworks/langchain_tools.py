@@ -14,6 +14,7 @@ from spanreplay.model.call import Effect, Kind
 from spanreplay.runtime.calls.function_calls import NO_META, FunctionCall
 from spanreplay.runtime.context_variables import reset_variable, set_variable
 from spanreplay.runtime.patches import Patches
+from spanreplay.seams.frameworks import callback_handlers
 from spanreplay.seams.frameworks.subclasses import function_wrappers, wrap_subclasses
 
 _PLUMBING: Final = frozenset({"callbacks", "config", "run_manager", "runtime"})
@@ -24,7 +25,7 @@ _call_id: contextvars.ContextVar[str] = contextvars.ContextVar("spanreplay_tool_
 def install(module: Any, patches: Patches) -> None:
     """Patch `langchain_core.tools.base`."""
     base = module.BaseTool
-    run, arun = function_wrappers(_describe)
+    run, arun = function_wrappers(_describe, watch=callback_handlers.watch)
     wrap_subclasses(base, {"_run": run, "_arun": arun}, patches)
     patches.wrap(base, "run", _note_call_id)
     patches.wrap(base, "arun", _note_call_id_async)

@@ -55,9 +55,13 @@ async def _call_tool(wrapped: Any, toolset: Any, args: Any, kwargs: Any) -> Any:
 
     if is_of(function, _ADAPTERS):
         return await live()
-    dependencies = getattr(given["ctx"], "deps", None)
-    state = None if dependencies is None else ObjectState(dependencies)
-    return await call_with_state(_describe(given, function), live, state)
+    # An agent that the tool asks counts its tokens in the usage that the tool passes on
+    states = [None if held is None else ObjectState(held) for held in _held_by(given["ctx"])]
+    return await call_with_state(_describe(given, function), live, *states)
+
+
+def _held_by(context: Any) -> tuple[Any, Any]:
+    return getattr(context, "deps", None), getattr(context, "usage", None)
 
 
 def _describe(given: Mapping[str, Any], function: Any) -> FunctionCall:

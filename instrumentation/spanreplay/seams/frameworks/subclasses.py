@@ -5,14 +5,33 @@ from __future__ import annotations
 import contextvars
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import wrapt
 
+from spanreplay.model import guard
 from spanreplay.runtime.calls.function_calls import FunctionCall, call_async, call_sync, with_call
 from spanreplay.runtime.context_variables import reset_variable, set_variable
 from spanreplay.runtime.patches import Patches, Wrapper
 from spanreplay.runtime.run import active_run
+from spanreplay.seams.frameworks.functions import Changed
+
+
+class Watch(Protocol):
+    """What a tool's body may change beside its result."""
+
+    has_begun: bool
+    """Whether the body runs here."""
+
+    def begin(self) -> None:
+        """Keep what is there before the body runs."""
+
+    def end(self) -> dict[str, Any]:
+        """Return what the body has changed."""
+
+    def restore(self, changed: dict[str, Any]) -> None:
+        """Change it again."""
+
 
 _inside: contextvars.ContextVar[Any] = contextvars.ContextVar("spanreplay_leaf", default=None)
 """The object whose recorded method is running: if its async method calls its sync one, that is the same call."""
@@ -21,10 +40,12 @@ _inside: contextvars.ContextVar[Any] = contextvars.ContextVar("spanreplay_leaf",
 def function_wrappers(
     describe: Callable[[Any, tuple[Any, ...], dict[str, Any]], FunctionCall],
     is_leaf: Callable[[Any], bool] | None = None,
+    watch: Callable[[], Watch | None] = lambda: None,
 ) -> tuple[Wrapper, Wrapper]:
     """Return sync and async wrappers that make a method a boundary; `describe` gets the object and the arguments.
 
-    An object for which `is_leaf` is false runs unrecorded: it only passes calls on to a separate boundary.
+    An object for which `is_leaf` is false runs unrecorded: it only passes calls on to a separate boundary. `watch`
+    returns what the body may change beside its result.
     """
 
     def run(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
@@ -43,7 +64,15 @@ def function_wrappers(
             function_call = describe(instance, args, kwargs)
             return with_call(function_call, live, args, kwargs) if active.resolver.may_amend else function_call
 
-        return call_sync(describe_call, lambda: live(*args, **kwargs))
+        watched = guard.guarded("watching a tool", watch)
+        if watched is None:
+            return call_sync(describe_call, lambda: live(*args, **kwargs))
+
+        def live_watched() -> Any:
+            guard.guarded("watching a tool", watched.begin)
+            return _end(watched, live(*args, **kwargs))
+
+        return _restored(watched, call_sync(describe_call, live_watched))
 
     async def arun(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         active = active_run()
@@ -61,9 +90,30 @@ def function_wrappers(
             function_call = describe(instance, args, kwargs)
             return with_call(function_call, live, args, kwargs) if active.resolver.may_amend else function_call
 
-        return await call_async(describe_call, lambda: live(*args, **kwargs))
+        watched = guard.guarded("watching a tool", watch)
+        if watched is None:
+            return await call_async(describe_call, lambda: live(*args, **kwargs))
+
+        async def live_watched() -> Any:
+            guard.guarded("watching a tool", watched.begin)
+            return _end(watched, await live(*args, **kwargs))
+
+        return _restored(watched, await call_async(describe_call, live_watched))
 
     return run, arun
+
+
+def _end(watched: Watch, result: Any) -> Any:
+    changed = guard.guarded("watching a tool", watched.end)
+    return Changed(result, changed) if changed else result
+
+
+def _restored(watched: Watch, outcome: Any) -> Any:
+    if not isinstance(outcome, Changed):
+        return outcome
+    if not watched.has_begun:
+        guard.guarded("restoring what a tool changed", watched.restore, outcome.state)
+    return outcome.result
 
 
 def wrap_subclasses(
