@@ -6,20 +6,32 @@ They are in the manifest, under `late`: lane, boundary and index of the call →
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
 from spanreplay.model.own_threads import make_lock
 
 if TYPE_CHECKING:
-    from spanreplay.runtime.run import Run
+    from spanreplay.redact import RunRedactor
 
 __all__ = ["MEMBER", "for_manifest", "items_of", "note"]
+
+
+class Keeper(Protocol):
+    """The run, as far as it is needed here."""
+
+    @property
+    def redactor(self) -> RunRedactor:
+        """Redacts what is written."""
+
+    def count(self, name: str, by: int = 1) -> None:
+        """Add to one of the manifest's counters."""
+
 
 MEMBER: Final = "late"
 ITEMS_MAX: Final = 1_000
 """Per run; the rest is counted."""
-_items: Final[WeakKeyDictionary[Run, list[tuple[str, list[Any]]]]] = WeakKeyDictionary()
+_items: Final[WeakKeyDictionary[Keeper, list[tuple[str, list[Any]]]]] = WeakKeyDictionary()
 _lock: Final = make_lock()
 
 
@@ -27,7 +39,7 @@ def _slot(crossing: Any) -> str:
     return f"{crossing.lane.path}|{crossing.boundary}|{crossing.index}"
 
 
-def note(run: Run, crossing: Any, row: list[Any]) -> None:
+def note(run: Keeper, crossing: Any, row: list[Any]) -> None:
     """Note an item of a call that has ended."""
     with _lock:
         found = _items.setdefault(run, [])
@@ -38,7 +50,7 @@ def note(run: Run, crossing: Any, row: list[Any]) -> None:
         run.count("unpassed")
 
 
-def for_manifest(run: Run) -> dict[str, Any]:
+def for_manifest(run: Keeper) -> dict[str, Any]:
     """Return the manifest's member, redacted; empty without items."""
     with _lock:
         found = list(_items.get(run, ()))
