@@ -283,7 +283,8 @@ def _serve(crossing: Crossing) -> tuple[BaseException | None, Any]:
     printed.write(crossing)
     wait_turn(crossing)
     response = load_response(crossing)
-    passed.put_late(crossing)
+    for waiting in passed.put_late(crossing):
+        waiting.close()
     if "error" in response:
         return _restack(crossing, decode_error(crossing, response["error"])), None
     return None, _value_of(crossing, response)
@@ -336,7 +337,8 @@ async def _serve_async(crossing: Crossing) -> tuple[BaseException | None, Any]:
     if crossing.served is not None and crossing.served.outcome != Outcome.CANCELLED.value:
         await await_turn(crossing)
     response = load_response(crossing)
-    passed.put_late(crossing)
+    for waiting in passed.put_late(crossing):
+        await waiting
     if "error" not in response:
         return None, decode_value(crossing, response.get("value"))
     error = decode_error(crossing, response["error"])

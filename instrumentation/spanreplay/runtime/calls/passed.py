@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -22,22 +22,36 @@ from spanreplay.model.json_text import dump
 from spanreplay.model.lane_names import UNIT_LANE
 from spanreplay.runtime.caller.caller import AGENT, LIBRARY, origin_of
 from spanreplay.runtime.calls.spec import Printed
-from spanreplay.runtime.context_variables import set_variable
+from spanreplay.runtime.context_variables import reset_variable, set_variable
 from spanreplay.runtime.lanes import current_crossing, current_lane, inside_call, is_inside
 from spanreplay.runtime.process import late_items
 from spanreplay.runtime.run import active_run
 
 if TYPE_CHECKING:
-    pass
+    from spanreplay.runtime.run import Run
 
-__all__ = ["name_queue", "note", "note_taken", "put", "put_late", "was_noted"]
+__all__ = [
+    "BATCH",
+    "MESSAGE",
+    "SOON",
+    "giving",
+    "keep",
+    "name_queue",
+    "note",
+    "note_taken",
+    "put",
+    "put_late",
+    "was_noted",
+]
 
-PUT, SOON, BATCH = "put", "soon", "batch"
-"""How an item came: put by the body itself; by a callback that it handed to the event loop; as changes of a store."""
+PUT, SOON, BATCH, MESSAGE = "put", "soon", "batch", "message"
+"""How an item came: put by the body itself; by a callback that it handed to the event loop; as changes of a store; as
+a message of the server that the call asks, which has no queue."""
 _names: Final[WeakKeyDictionary[Any, tuple[str, str]]] = WeakKeyDictionary()
 """Queue or store → its name, and the run that made it; '' if a body takes from it."""
 _queues: Final[WeakValueDictionary[str, Any]] = WeakValueDictionary()
 _UNNAMED: Final = ("", "")
+_give: Final[contextvars.ContextVar[Any]] = contextvars.ContextVar("spanreplay_give", default=None)
 _handed: Final[contextvars.ContextVar[Any]] = contextvars.ContextVar("spanreplay_handed_item", default=None)
 """The item that a callback puts, which was noted when it was handed over."""
 
@@ -69,20 +83,36 @@ def note(queue: Any, item: Any, how: str = PUT) -> bool:
         if spec is not None and spec.prints and crossing.served is None:
             keepers.append(crossing)
         crossing = getattr(crossing, "parent", None)
-    if not keepers:
-        return False
+    kept = [keep(run, crossing, name, how, item) for crossing in keepers]
+    return bool(kept) and all(kept)
+
+
+def keep(run: Run, crossing: Any, name: str, how: str, item: Any) -> bool:
+    """Keep an item with a call; return whether that was possible."""
     row = _encode(name, how, item)
     if row is None:
         run.count("unpassed")
         return False
-    for crossing in keepers:
-        if crossing.is_closing:
-            late_items.note(run, crossing, row)
-            continue
-        if crossing.spec.printed is None:
-            crossing.spec.printed = Printed()
-        crossing.spec.printed.add_item(crossing, row, len(dump(row)))
+    if crossing.is_closing:
+        late_items.note(run, crossing, row)
+        return True
+    if crossing.spec.printed is None:
+        crossing.spec.printed = Printed()
+    crossing.spec.printed.add_item(crossing, row, len(dump(row)))
     return True
+
+
+class giving:  # noqa: N801 -- reads as a statement: `with giving(give):`
+    """A block whose calls have their recorded messages given by a coroutine function."""
+
+    def __init__(self, give: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
+        self._give = give
+
+    def __enter__(self) -> None:
+        self._token = set_variable(_give, self._give)
+
+    def __exit__(self, *exc_info: object) -> None:
+        reset_variable(_give, self._token)
 
 
 def note_taken(queue: Any) -> None:
@@ -105,12 +135,12 @@ def was_noted(item: Any) -> contextvars.Context:
     return context
 
 
-def put_late(crossing: Any) -> None:
-    """Have the items put that came after the end of a call that is served, now that it ends."""
+def put_late(crossing: Any) -> Iterator[Coroutine[Any, Any, None]]:
+    """Have the items put that came after the end of a call that is served, now that it ends; yield what to wait for."""
     for row in late_items.items_of(crossing):
-        waiting = put(crossing, [row[0], SOON, row[-1]])
+        waiting = put(crossing, [row[0], MESSAGE if row[1] == MESSAGE else SOON, row[-1]])
         if waiting is not None:
-            waiting.close()
+            yield waiting
 
 
 def put(crossing: Any, row: list[Any]) -> Coroutine[Any, Any, None] | None:
@@ -118,28 +148,37 @@ def put(crossing: Any, row: list[Any]) -> Coroutine[Any, Any, None] | None:
 
     Raises: ReplayMiss if the item can't be rebuilt.
     """
-    queue = _queues.get(row[0])
-    if queue is None:
+    is_message = row[1] == MESSAGE
+    taker: Any = _give.get() if is_message else _queues.get(row[0])
+    if taker is None:
         return None
     try:
         item = codec.decode(row[-1])
     except Exception as exc:
         why = crossing.run.redactor.text(str(exc))  # it may mention a value that the recording hides
         raise crossing.answers.type_changed(crossing, "printed", why) from exc
+    if is_message:
+        waiting: Coroutine[Any, Any, None] = taker(item)
+        return waiting
     with inside_call(crossing):
-        if row[1] == BATCH:
-            queue.batch(item)
-            return None
-        if not isinstance(queue, asyncio.Queue):
-            queue.put(item)
-            return None
-        running = asyncio._get_running_loop()
-        loop = getattr(queue, "_loop", None) or running
-        if loop is not None and (row[1] == SOON or loop is not running):
-            loop.call_soon_threadsafe(queue.put_nowait, item)
-        elif running is not None and queue.full():
-            waiting: Coroutine[Any, Any, None] = queue.put(item)
-            return waiting
-        else:
-            queue.put_nowait(item)
+        return _put(taker, row[1], item)
+
+
+def _put(queue: Any, how: str, item: Any) -> Coroutine[Any, Any, None] | None:
+    """Put an item into a queue or a store; return what to wait for if it is full."""
+    if how == BATCH:
+        queue.batch(item)
+        return None
+    if not isinstance(queue, asyncio.Queue):
+        queue.put(item)
+        return None
+    running = asyncio._get_running_loop()
+    loop = getattr(queue, "_loop", None) or running
+    if loop is not None and (how == SOON or loop is not running):
+        loop.call_soon_threadsafe(queue.put_nowait, item)
+    elif running is not None and queue.full():
+        waiting: Coroutine[Any, Any, None] = queue.put(item)
+        return waiting
+    else:
+        queue.put_nowait(item)
     return None

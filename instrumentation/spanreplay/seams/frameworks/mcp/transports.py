@@ -10,9 +10,11 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final
 
+from spanreplay.model import guard
 from spanreplay.runtime.calls.open_call import no_plumbing, plumbing
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.run import active_run
+from spanreplay.seams.frameworks.mcp import received
 
 _TRANSPORTS: Final = {
     "stdio_client": 2,
@@ -35,7 +37,7 @@ def install(module: Any, patches: Patches) -> None:
     for name, yields in _TRANSPORTS.items():
         function = vars(module).get(name)
         if function is not None and getattr(function, "__module__", "") == module.__name__:
-            patches.wrap(module, name, _wrapper(yields))
+            patches.wrap(module, name, _wrapper(yields, is_program=name == "stdio_client"))
 
 
 async def _send(wrapped: Any, stream: Any, args: Any, kwargs: Any) -> Any:
@@ -50,11 +52,13 @@ async def _serve(wrapped: Any, runner: Any, args: Any, kwargs: Any) -> Any:
         return await wrapped(*args, **kwargs)
 
 
-def _wrapper(yields: int) -> Any:
+def _wrapper(yields: int, *, is_program: bool) -> Any:
     def open_transport(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         run = active_run()
         if run is None:
             return wrapped(*args, **kwargs)
+        if is_program and run.written is not None:
+            guard.guarded("what a program can read", run.written.show_to_program)
         if not run.resolver.connects and not run.resolver.answers.plan.may_go_live("mcp:tools/call"):
             return _dead(yields)
         return _live(wrapped(*args, **kwargs))
@@ -90,6 +94,7 @@ async def _dead(yields: int) -> AsyncIterator[Any]:
 
     async with anyio.create_task_group() as group:
         group.start_soon(drain)
+        received.feeds[from_server] = to_session
         try:
             yield (from_server, to_server) if yields == 2 else (from_server, to_server, lambda: None)
         finally:

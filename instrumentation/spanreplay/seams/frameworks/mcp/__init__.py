@@ -1,0 +1,1 @@
+"""Seams: client sessions of the Model Context Protocol, and their transports."""
