@@ -50,7 +50,7 @@ WITHOUT_CASE: Final = {
     "uvloop-steps": "it records no calls (test_uvloop.py)",
     "passed-queues": "it records no calls (end_to_end/test_passed.py)",
     "langgraph-queues": "it records no calls (end_to_end/test_passed.py)",
-    "langgraph-stores": "it records no calls (end_to_end/test_passed.py)",
+    "langgraph-effects": "it records no calls (end_to_end/test_passed.py)",
     "uvloop-queues": "it records no calls (end_to_end/test_passed.py)",
     "wandb": "it records no calls (end_to_end/test_wandb.py)",
     "mcp-transports": "it only keeps servers from being started (tests/agents/mcp_agent.py)",

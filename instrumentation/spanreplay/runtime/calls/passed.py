@@ -47,6 +47,8 @@ __all__ = [
 PUT, SOON, BATCH, MESSAGE = "put", "soon", "batch", "message"
 """How an item came: put by the body itself; by a callback that it handed to the event loop; as changes of a store; as
 a message of the server that the call asks, which has no queue."""
+repeaters: Final[dict[str, Callable[[Any], Any]]] = {}
+"""What a body does besides → does it again, in the context in which the call is served."""
 _names: Final[WeakKeyDictionary[Any, tuple[str, str]]] = WeakKeyDictionary()
 """Queue or store → its name, and the run that made it; '' if a body takes from it."""
 _queues: Final[WeakValueDictionary[str, Any]] = WeakValueDictionary()
@@ -77,6 +79,18 @@ def note(queue: Any, item: Any, how: str = PUT) -> bool:
         return False
     if name.startswith(UNIT_LANE) and owner != run.run_id:  # units that run at the same time have the same lanes
         return False
+    return _keep_around(run, name, how, item)
+
+
+def note_done(how: str, item: Any) -> None:
+    """Note that a body does something which `repeaters` names."""
+    run = active_run()
+    if run is not None:
+        _keep_around(run, "", how, item)
+
+
+def _keep_around(run: Run, name: str, how: str, item: Any) -> bool:
+    """Keep an item with all calls around the running code; return whether that was possible."""
     crossing, keepers = current_crossing(run.root_lane), []
     while crossing is not None:
         spec = getattr(crossing, "spec", None)
@@ -148,8 +162,8 @@ def put(crossing: Any, row: list[Any]) -> Coroutine[Any, Any, None] | None:
 
     Raises: ReplayMiss if the item can't be rebuilt.
     """
-    is_message = row[1] == MESSAGE
-    taker: Any = _give.get() if is_message else _queues.get(row[0])
+    is_message, repeat = row[1] == MESSAGE, repeaters.get(row[1])
+    taker: Any = repeat or (_give.get() if is_message else _queues.get(row[0]))
     if taker is None:
         return None
     try:
@@ -157,6 +171,9 @@ def put(crossing: Any, row: list[Any]) -> Coroutine[Any, Any, None] | None:
     except Exception as exc:
         why = crossing.run.redactor.text(str(exc))  # it may mention a value that the recording hides
         raise crossing.answers.type_changed(crossing, "printed", why) from exc
+    if repeat is not None:
+        repeat(item)
+        return None
     if is_message:
         waiting: Coroutine[Any, Any, None] = taker(item)
         return waiting

@@ -302,7 +302,7 @@ INSIDE: Final[Mapping[str, str]] = {
     ),
     **dict.fromkeys(("threads", "uvloop", "uvloop-steps", "gevent", "multiprocessing", "pool-waits", "langgraph",
                      "trio", "anyio", "returns"), _ORDERS),
-    **dict.fromkeys(("passed-queues", "langgraph-queues", "langgraph-stores", "uvloop-queues"), "the process's memory"),
+    **dict.fromkeys(("passed-queues", "langgraph-queues", "langgraph-effects", "uvloop-queues"), "the process itself"),
     "own-servers": "requests to the agent's own process",
     "mcp-transports": "the session's requests are recorded above it",
     "blockbuster": "it changes nothing but whose calls may block",
