@@ -113,3 +113,27 @@ def test_u1_s50_what_a_tool_changes_beside_a_client_is_changed_again(
     assert "5b-" in recorded.stdout
     provider.stop()
     assert_same(workplace.replay("agent.py"), recorded.stdout)
+
+
+GLOBAL: Final = """
+from spanreplay import boundary
+
+CART = []
+
+@boundary("tool")
+def buy(thing):
+    CART.append(thing)
+    return "bought"
+
+print(buy("apples"), CART)
+"""
+
+
+def test_n12_p12_what_a_tool_changed_in_memory_is_named_as_missing(tmp_path: Path) -> None:
+    """A global that the program reads elsewhere: no framework handed it to the tool, so it is not recorded."""
+    workplace = Workplace(tmp_path)
+    workplace.write("agent.py", GLOBAL)
+    assert workplace.record("agent.py").stdout == "bought ['apples']\n"
+    replayed = workplace.replay("agent.py")
+    assert replayed.verdict["verdict"] == "diverged"
+    assert "tools do not run in a replay (tool:buy): what they changed in memory" in replayed.stderr

@@ -20,6 +20,7 @@ from spanreplay.replayer.compare.findings import show_call
 from spanreplay.replayer.compare.leading import find_raised, put_first
 from spanreplay.replayer.compare.moving_parts import part_of_kind
 from spanreplay.replayer.compare.not_compared import STDERR, STDOUT, find_not_compared
+from spanreplay.replayer.compare.unexercised import hint_at_bodies
 from spanreplay.replayer.divergence import Divergence
 from spanreplay.replayer.known_holes import excuse, find_doubt, has_ended_at_a_hole, stop_at_hole
 from spanreplay.replayer.sandbox.dropped import list_dropped
@@ -81,7 +82,10 @@ def build_verdict(
         divergences = put_first(divergences, raised, made, is_offline=bool(session.guard and session.guard.is_offline))
         divergences = _blame(session, run, environment, drift).explain(divergences)
         divergences = hint_at_earlier_units(divergences, recording.root.env, warm_up.get("warm_up"))
-        _doubt(session, divergences, environment or drift or _code(session, run).get("code", {}).get("changed_files"))
+        changed = environment or drift or _code(session, run).get("code", {}).get("changed_files")
+        if not changed:
+            divergences = hint_at_bodies(divergences, calls, session.index.used)
+        _doubt(session, divergences, changed)
     counts = {
         **_count_calls(session, calls),
         "missing": 0 if session.has_reached_frontier else len(missing),

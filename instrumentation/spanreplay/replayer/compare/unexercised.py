@@ -1,17 +1,22 @@
-"""Code that changed since the recording and didn't run, because its calls were served: a verdict must not hide it."""
+"""Code that didn't run because its calls were served: a verdict must not hide that it changed, or what it left out."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.model import ids
+from spanreplay.model.call import Kind
 from spanreplay.runtime.calls.bodies import BODY, is_changed
 
 if TYPE_CHECKING:
     from spanreplay.model.call import CallRecord
+    from spanreplay.replayer.divergence import Divergence
     from spanreplay.runtime.calls.open_call import Crossing
 
 BOUNDARIES_MAX: Final = 1_000
+_NAMED_MAX: Final = 3
 
 
 class Unexercised:
@@ -34,3 +39,25 @@ class Unexercised:
     def describe(self) -> list[dict[str, Any]]:
         """Return the form of schema divergence/1: boundary, current place of its function, number of served calls."""
         return list(self._found.values())
+
+
+def hint_at_bodies(
+    divergences: Sequence[Divergence], calls: Iterable[CallRecord], served: Collection[int]
+) -> list[Divergence]:
+    """Return the divergences; if the first has no cause, its hint names the tools that ran when recorded.
+
+    `served`: the Lamport clock values of the calls that the replay has made. A body may have changed a global or an
+    attribute that the program reads elsewhere: only its result, and what the framework hands to it, is recorded.
+    """
+    if not divergences or divergences[0].cause:
+        return list(divergences)
+    first, *rest = divergences
+    bodies = (c for c in calls if c.kind == Kind.TOOL.value and BODY in c.meta and c.seq in served)
+    names = list(dict.fromkeys(call.boundary for call in bodies if not first.call or call.number < first.call))
+    if not names:
+        return list(divergences)
+    shown = ", ".join(names[:_NAMED_MAX]) + (", …" if len(names) > _NAMED_MAX else "")
+    hint = (
+        f"tools do not run in a replay ({shown}): what they changed in memory, besides their results, is missing here"
+    )
+    return [replace(first, hint="; ".join(filter(None, (first.hint, hint)))), *rest]
