@@ -76,13 +76,14 @@ def build_verdict(
     environment = _find_environment(session, run)
     is_other_end = not session.is_stopped and exits["recorded"] != exits["now"]
     raised = find_raised(run.redactor.text) if is_other_end else None
-    drift = _find_drift(session, run)
+    drift, code = _find_drift(session, run), _code(session, run)
+    has_changed = bool(code.get("code", {}).get("changed_files"))
     if divergences:
         made = session.counts["served"] + session.counts["live"]
         divergences = put_first(divergences, raised, made, is_offline=bool(session.guard and session.guard.is_offline))
         divergences = _blame(session, run, environment, drift).explain(divergences)
         divergences = hint_at_earlier_units(divergences, recording.root.env, warm_up.get("warm_up"))
-        changed = environment or drift or _code(session, run).get("code", {}).get("changed_files")
+        changed = environment or drift or has_changed
         if not changed:
             divergences = hint_at_bodies(divergences, calls, session.index.used)
         _doubt(session, divergences, changed)
@@ -118,10 +119,10 @@ def build_verdict(
         **({"environment": environment} if environment else {}),
         **({"recorded_env": used} if (used := session.recorded_env.describe()) else {}),
         **({"drift": drift} if drift else {}),
-        **({"unexercised": found} if (found := session.unexercised.describe()) else {}),
+        **({"unexercised": found} if (found := session.unexercised.describe(has_changed=has_changed)) else {}),
         **({"tokens_sent": sent} if (sent := session.sent_tokens.describe()) else {}),
         **warm_up,
-        **_code(session, run),
+        **code,
         "duration_ms": (ended_ns - run.start_ns) // 1_000_000,
         "recorded_duration_ms": max(0, recording.root.end_ns - recording.root.start_ns) // 1_000_000,
         **({} if session.meter is None else {"cost": session.meter.describe()}),

@@ -212,11 +212,12 @@ class Cost(TypedDict, total=False):
 
 
 class Unexercised(TypedDict, total=False):
-    """A boundary that was served although its function has changed since the recording."""
+    """A boundary that was served although its function, or code of which it asks models, may have changed."""
 
     boundary: str
     code: str
     calls: int
+    inside: list[str]
 
 
 class NotCompared(TypedDict, total=False):

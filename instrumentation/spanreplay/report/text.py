@@ -54,8 +54,11 @@ _COUNTED: Final = {"not_asked": "of reporting tools not made", "start": "more of
 
 def _identical_line(verdict: Verdict) -> str:
     counts = verdict["counts"]
-    made = counts.get("recorded", 0) - counts.get("not_asked", 0)
+    covered = counts.get("covered", 0)
+    made = counts.get("recorded", 0) - counts.get("not_asked", 0) - covered
     line = f"✔ identical{describe_warmth(verdict)}: {plural(made, 'call')}, all as recorded"
+    if covered:
+        line += f", and {covered:,} inside them that {'was' if covered == 1 else 'were'} not made again"
     if counts.get("live"):
         return f"{line}, except {plural(counts['live'], 'live call')}"
     checked = [

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 BOUNDARIES_MAX: Final = 1_000
 _NAMED_MAX: Final = 3
+_OF_VALUES: Final = ("changed_call", "output_changed")
+"""Kinds of differences in what the program has computed."""
 
 
 class Unexercised:
@@ -24,9 +26,11 @@ class Unexercised:
 
     def __init__(self) -> None:
         self._found: dict[str, dict[str, Any]] = {}
+        self._inside: dict[str, dict[str, Any]] = {}
 
-    def note(self, crossing: Crossing, call: CallRecord) -> None:
-        """Note a served call whose function body has changed: it doesn't run."""
+    def note(self, crossing: Crossing, call: CallRecord, covered: Iterable[CallRecord] = ()) -> None:
+        """Note a served call whose body doesn't run: it has changed, or asked models (`covered`: the calls inside)."""
+        self._note_inside(crossing.boundary, covered)
         if not is_changed(call.meta.get(BODY), crossing.spec.meta.get(BODY)):
             return
         row = self._found.get(crossing.boundary)
@@ -36,9 +40,21 @@ class Unexercised:
         if row is not None:
             row["calls"] += 1
 
-    def describe(self) -> list[dict[str, Any]]:
-        """Return the form of schema divergence/1: boundary, current place of its function, number of served calls."""
-        return list(self._found.values())
+    def _note_inside(self, boundary: str, covered: Iterable[CallRecord]) -> None:
+        asked = {call.boundary for call in covered if call.kind == Kind.LLM.value}
+        if not asked or (boundary not in self._inside and len(self._inside) >= BOUNDARIES_MAX):
+            return
+        row = self._inside.setdefault(boundary, {"boundary": boundary, "calls": 0, "inside": []})
+        row["calls"] += 1
+        row["inside"] = sorted({*row["inside"], *asked})
+
+    def describe(self, *, has_changed: bool) -> list[dict[str, Any]]:
+        """Return the form of schema divergence/1: boundary, current place of its function, number of served calls.
+
+        `has_changed`: whether any code has; then also the calls inside which models were asked.
+        """
+        inside = self._inside.values() if has_changed else ()
+        return [*self._found.values(), *(row for row in inside if row["boundary"] not in self._found)]
 
 
 def hint_at_bodies(
@@ -49,7 +65,7 @@ def hint_at_bodies(
     `served`: the Lamport clock values of the calls that the replay has made. A body may have changed a global or an
     attribute that the program reads elsewhere: only its result, and what the framework hands to it, is recorded.
     """
-    if not divergences or divergences[0].cause:
+    if not divergences or divergences[0].cause or divergences[0].kind not in _OF_VALUES:
         return list(divergences)
     first, *rest = divergences
     bodies = (c for c in calls if c.kind == Kind.TOOL.value and BODY in c.meta and c.seq in served)

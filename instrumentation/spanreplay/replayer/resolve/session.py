@@ -205,8 +205,8 @@ class Session:
         covered = self.index.descendants(call.seq)
         self.counts["served"] += 1
         crossing.served, crossing.paired = self.hidden.reveal(crossing, call), call
-        if BODY in call.meta:
-            self.unexercised.note(crossing, call)
+        if covered or BODY in call.meta:
+            self.unexercised.note(crossing, call, covered)
         if self.continuation is not None:
             crossing.run.renumber(crossing, call.seq)
         if direction.responses:
