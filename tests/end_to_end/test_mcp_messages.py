@@ -131,6 +131,7 @@ def prepare(tmp_path: Path, provider: Provider, version: str) -> Workplace:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("version", list(PLACES))
 @pytest.mark.parametrize("mode", ["progress", "question", "model"])
 def test_u1_s50_what_an_mcp_server_sends_meanwhile_comes_again(
