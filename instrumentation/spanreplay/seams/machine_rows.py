@@ -93,6 +93,14 @@ MACHINE: Final[tuple[Seam, ...]] = (
         effect="`read`",
         omits="signals to the processes that an agent starts with `multiprocessing`; `signalfd`",
     ),
+    Seam(  # below `threads`, which looks at who makes a queue
+        "passed-queues",
+        "python",
+        ("asyncio", "queue"),
+        "spanreplay.seams.concurrency.passed_queues",
+        "no calls; keeps with a tool's call what its body puts into queues that other code reads: progress, words",
+        omits="items that can't be recorded; queues of other kinds (`queue.SimpleQueue`, anyio's streams)",
+    ),
     Seam(
         "threads",
         "python",
@@ -100,14 +108,6 @@ MACHINE: Final[tuple[Seam, ...]] = (
         "spanreplay.seams.concurrency.locks_and_queues",
         "no calls; keeps the order in which the agent's threads acquire locks and take from queues",
         omits="lists that threads share without a lock",
-    ),
-    Seam(
-        "passed-queues",
-        "python",
-        ("asyncio", "queue"),
-        "spanreplay.seams.concurrency.passed_queues",
-        "no calls; keeps with a tool's call what its body puts into queues that other code reads: progress, words",
-        omits="items that can't be recorded; queues of other kinds (`queue.SimpleQueue`, anyio's streams)",
     ),
     Seam(
         "own-servers",

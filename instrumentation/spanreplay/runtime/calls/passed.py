@@ -20,7 +20,7 @@ from spanreplay import codec
 from spanreplay.model.errors import Unserializable
 from spanreplay.model.json_text import dump
 from spanreplay.model.lane_names import UNIT_LANE
-from spanreplay.runtime.caller.caller import AGENT, LIBRARY, origin_of
+from spanreplay.runtime.caller.caller import AGENT, LIBRARY, is_ours, origin_of
 from spanreplay.runtime.calls.spec import Printed
 from spanreplay.runtime.context_variables import reset_variable, set_variable
 from spanreplay.runtime.lanes import current_crossing, current_lane, inside_call, is_inside
@@ -60,13 +60,15 @@ _handed: Final[contextvars.ContextVar[Any]] = contextvars.ContextVar("spanreplay
 
 def name_queue(queue: Any, frame: FrameType) -> None:
     """Name a queue or a store that the agent, or a library for it, makes in this frame, outside of calls."""
-    run = active_run()
-    if run is None or origin_of(frame) not in (AGENT, LIBRARY):
+    run, maker = active_run(), frame
+    while is_ours(maker.f_code.co_filename) and maker.f_back is not None:  # what keeps the order of queues
+        maker = maker.f_back
+    if run is None or origin_of(maker) not in (AGENT, LIBRARY):
         return
     lane = current_lane(run.root_lane)
     if is_inside(lane) or current_crossing(run.root_lane) is not None:
         return
-    label = f"{frame.f_globals.get('__name__', '')}.{frame.f_code.co_name}"
+    label = f"{maker.f_globals.get('__name__', '')}.{maker.f_code.co_name}"
     name = f"{lane.path}|{label}#{lane.next_index(f'|{label}')}"
     _names[queue] = name, run.run_id
     _queues[name] = queue
