@@ -83,10 +83,7 @@ def build_verdict(
         divergences = put_first(divergences, raised, made, is_offline=bool(session.guard and session.guard.is_offline))
         divergences = _blame(session, run, environment, drift).explain(divergences)
         divergences = hint_at_earlier_units(divergences, recording.root.env, warm_up.get("warm_up"))
-        changed = environment or drift or has_changed
-        if not changed:
-            divergences = hint_at_bodies(divergences, calls, session.index.used)
-        _doubt(session, divergences, changed)
+        divergences = _doubt(session, divergences, calls, has_changed=bool(environment or drift or has_changed))
     counts = {
         **_count_calls(session, calls),
         "missing": 0 if session.has_reached_frontier else len(missing),
@@ -142,10 +139,13 @@ def _count_calls(session: Session, calls: tuple[CallRecord, ...]) -> dict[str, i
     return {"recorded": sum(call.number > 0 for call in calls), **counts, "start": of_start["served"]}
 
 
-def _doubt(session: Session, divergences: list[Divergence], changed: Any) -> None:
-    """Blame the recording for the differences if it may be to blame; `changed` is what has changed in the program."""
-    session.findings.doubt = find_doubt(session, divergences, has_changed=bool(changed))
+def _doubt(
+    session: Session, divergences: list[Divergence], calls: tuple[CallRecord, ...], *, has_changed: bool
+) -> list[Divergence]:
+    """Blame the recording for the differences if it may be to blame; name what the replay lacks if nothing changed."""
+    session.findings.doubt = find_doubt(session, divergences, has_changed=has_changed)
     session.stopped = session.stopped or session.findings.doubt
+    return divergences if has_changed else hint_at_bodies(divergences, calls, session.index.used)
 
 
 def _settle_earlier(session: Session, run: Run) -> tuple[tuple[CallRecord, ...], dict[str, Any]]:
