@@ -44,6 +44,7 @@ def _check(source: str, values: dict[str, Any], others: dict[str, Any], folder: 
         assert any(name in each.get("names", ()) for each in ignored["not_compared"]), name
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("client", CLIENTS)
 def test_n14_every_part_of_an_http_request_is_compared(client: str, folder: Path) -> None:
     """Method, address, query, any headers, and body are compared; credentials and trace are named as not compared."""
