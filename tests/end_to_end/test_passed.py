@@ -121,7 +121,11 @@ async def work(name, progress_of):
     for n in range(3):
         await asyncio.sleep(0.002 * len(name))
         await progress.put({"from": name, "step": n})
-    asyncio.get_running_loop().call_soon_threadsafe(progress.put_nowait, (name, "soon"))
+    last = None if name == "a" else (name, "soon")  # None, as an end is often marked
+    if progress.maxsize:
+        await progress.put(last)
+    else:
+        asyncio.get_running_loop().call_soon_threadsafe(progress.put_nowait, last)
     return f"{name} is done"
 
 @spanreplay.boundary("tool")
@@ -141,7 +145,7 @@ async def main():
         tasks = [asyncio.create_task(work(name, which)) for name in ("a", "bb", "c")]
         for _ in range(12):
             print(which, await PROGRESS[which].get())
-        print(await asyncio.gather(*tasks))
+        print(await asyncio.gather(*tasks), PROGRESS[which].qsize())
     done = await asyncio.to_thread(work_in_thread, "thread", "queue")
     while not THREADED.empty():
         print(THREADED.get())

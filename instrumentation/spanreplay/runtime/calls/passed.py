@@ -4,7 +4,7 @@ A tool that streams its progress, or the words of a model that it asks, puts the
 the agent made before and reads elsewhere. A replay does not run the body, so the items are kept with the call, as its
 printed output is (`printed`), and put into the same queue again: the one that has the same name.
 
-In a call's meta they are rows of `printed` with a fifth member: the queue's name, how the item came (`HOW`), the item.
+In a call's meta they are rows of `printed` with a fifth member: the queue's name, how the item came (`PUT` and its like), the item.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _queues: Final[WeakValueDictionary[str, Any]] = WeakValueDictionary()
 _UNNAMED: Final = ("", "")
 _give: Final[contextvars.ContextVar[Any]] = contextvars.ContextVar("spanreplay_give", default=None)
 _handed: Final[contextvars.ContextVar[Any]] = contextvars.ContextVar("spanreplay_handed_item", default=None)
-"""The item that a callback puts, which was noted when it was handed over."""
+"""A tuple of the item that a callback puts, which was noted when it was handed over."""
 
 
 def name_queue(queue: Any, frame: FrameType) -> None:
@@ -76,8 +76,8 @@ def name_queue(queue: Any, frame: FrameType) -> None:
 
 def note(queue: Any, item: Any, how: str = PUT) -> bool:
     """Note that an item is about to be put into a queue; return whether the calls around have kept it."""
-    run, (name, owner) = active_run(), _names.get(queue, _UNNAMED)
-    if not name or run is None or _handed.get() is item is not None:
+    run, (name, owner), handed = active_run(), _names.get(queue, _UNNAMED), _handed.get()
+    if not name or run is None or (handed is not None and handed[0] is item):
         return False
     if name.startswith(UNIT_LANE) and owner != run.run_id:  # units that run at the same time have the same lanes
         return False
@@ -147,7 +147,7 @@ def _encode(name: str, how: str, item: Any) -> list[Any] | None:
 def was_noted(item: Any) -> contextvars.Context:
     """Return a Context for the callback that puts an item which has been noted."""
     context = contextvars.copy_context()
-    context.run(set_variable, _handed, item)
+    context.run(set_variable, _handed, (item,))
     return context
 
 
