@@ -5,16 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from support.graphs import ASKING, IMPORTS
 from support.provider import Provider
 from support.replaying import Workplace, assert_same
 
-AGENT: Final = '''
-from langchain_core.tools import tool
-from langchain_openai import ChatOpenAI
-from langgraph.graph import START, MessagesState, StateGraph
-from langgraph.prebuilt import ToolNode, tools_condition
-
-PROMPT = "Be kind. "
+AGENT: Final = f'''
+{IMPORTS}
+PROMPT, HOW = "Be kind. ", "now"
 clerk = ChatOpenAI(model="gpt-x")
 
 
@@ -24,20 +21,9 @@ def research(question: str) -> str:
     return clerk.invoke(PROMPT + question).content
 
 
-model = ChatOpenAI(model="gpt-x").bind_tools([research])
-
-
-def ask(state: MessagesState):
-    return {"messages": [model.invoke(state["messages"])]}
-
-
-builder = StateGraph(MessagesState)
-builder.add_node("ask", ask)
-builder.add_node("tools", ToolNode([research]))
-builder.add_edge(START, "ask")
-builder.add_conditional_edges("ask", tools_condition)
-builder.add_edge("tools", "ask")
-asked = {"messages": [("user", 'use tool research with {"question": "7"}')]}
+TOOLS = [research]
+{ASKING}
+asked = {{"messages": [("user", 'use tool research with {{"question": "7"}}')]}}
 print(builder.compile().invoke(asked)["messages"][-1].content)
 '''
 

@@ -7,57 +7,38 @@ from typing import Final
 
 import pytest
 
+from support.graphs import ASKING, IMPORTS
 from support.provider import Provider
 from support.replaying import Workplace, assert_same
 
-AGENT: Final = '''
+AGENT: Final = f'''
 import asyncio, sys
 
-from langchain_core.tools import tool
-from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import START, MessagesState, StateGraph
-from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph.types import Command, interrupt
-
+{IMPORTS}
 HOW, ANSWER = sys.argv[1], "no"
 
 
 @tool
 def book(seat: str) -> str:
     """Book a seat."""
-    answer = interrupt({"question": f"book {seat}?"})
-    return f"{seat}: {answer}, {interrupt('really?')}"
+    answer = interrupt({{"question": f"book {{seat}}?"}})
+    return f"{{seat}}: {{answer}}, {{interrupt('really?')}}"
 
 
 @tool
 async def book_async(seat: str) -> str:
     """Book a seat."""
-    answer = interrupt({"question": f"book {seat}?"})
-    return f"{seat}: {answer}, {interrupt('really?')}"
+    answer = interrupt({{"question": f"book {{seat}}?"}})
+    return f"{{seat}}: {{answer}}, {{interrupt('really?')}}"
 
 
-chosen = book_async if HOW == "async" else book
-model = ChatOpenAI(model="gpt-x").bind_tools([chosen])
-
-
-async def ask_async(state: MessagesState):
-    return {"messages": [await model.ainvoke(state["messages"])]}
-
-
-def ask(state: MessagesState):
-    return {"messages": [model.invoke(state["messages"])]}
-
-
-builder = StateGraph(MessagesState)
-builder.add_node("ask", ask_async if HOW == "async" else ask)
-builder.add_node("tools", ToolNode([chosen]))
-builder.add_edge(START, "ask")
-builder.add_conditional_edges("ask", tools_condition)
-builder.add_edge("tools", "ask")
+TOOLS = [book_async if HOW == "async" else book]
+{ASKING}
 graph = builder.compile(checkpointer=InMemorySaver())
-thread = {"configurable": {"thread_id": "1"}}
-asked = {"messages": [("user", f'use tool {chosen.name} with {{"seat": "7"}}')]}
+thread = {{"configurable": {{"thread_id": "1"}}}}
+asked = {{"messages": [("user", f'use tool {{TOOLS[0].name}} with {{{{"seat": "7"}}}}')]}}
 
 
 async def main():

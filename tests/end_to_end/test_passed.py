@@ -10,20 +10,17 @@ import httpx
 import pytest
 
 from support.agents import ENVIRONMENTS
+from support.graphs import ASKING, BUILDER, IMPORTS
 from support.provider import Provider
 from support.replaying import TIMEOUT_S, Workplace, assert_same
 from support.units import COMMAND, prepare, serve
 
-GRAPH: Final = '''
+GRAPH: Final = f'''
 import asyncio, sys
 
 from langchain_core.callbacks import adispatch_custom_event
-from langchain_core.tools import tool
-from langchain_openai import ChatOpenAI
 from langgraph.config import get_stream_writer
-from langgraph.graph import START, MessagesState, StateGraph
-from langgraph.prebuilt import ToolNode, tools_condition
-
+{IMPORTS}
 HOW, MODE = sys.argv[1:]
 clerk = ChatOpenAI(model="gpt-x")
 
@@ -31,43 +28,26 @@ clerk = ChatOpenAI(model="gpt-x")
 @tool
 def find(order_id: str) -> str:
     """Find an order."""
-    get_stream_writer()({"progress": "looking"})
+    get_stream_writer()({{"progress": "looking"}})
     said = clerk.invoke("what is order " + order_id).content
-    get_stream_writer()({"progress": "found"})
+    get_stream_writer()({{"progress": "found"}})
     return str(said)
 
 
 @tool
 async def find_async(order_id: str) -> str:
     """Find an order."""
-    get_stream_writer()({"progress": "looking"})
+    get_stream_writer()({{"progress": "looking"}})
     said = (await clerk.ainvoke("what is order " + order_id)).content
-    await adispatch_custom_event("half", {"of": order_id})
-    get_stream_writer()({"progress": "found"})
+    await adispatch_custom_event("half", {{"of": order_id}})
+    get_stream_writer()({{"progress": "found"}})
     return str(said)
 
 
-chosen = find_async if HOW == "async" else find
-model = ChatOpenAI(model="gpt-x").bind_tools([chosen])
-
-
-async def ask_async(state: MessagesState):
-    return {"messages": [await model.ainvoke(state["messages"])]}
-
-
-def ask(state: MessagesState):
-    return {"messages": [model.invoke(state["messages"])]}
-
-
-builder = StateGraph(MessagesState)
-builder.add_node("ask", ask_async if HOW == "async" else ask)
-builder.add_node("tools", ToolNode([chosen]))
-builder.add_edge(START, "ask")
-builder.add_conditional_edges("ask", tools_condition)
-builder.add_edge("tools", "ask")
+TOOLS = [find_async if HOW == "async" else find]
+{ASKING}
 graph = builder.compile()
-calls = [f'use tool {chosen.name} with {{"order_id": "{n}"}}' for n in (7, 8)]
-asked = {"messages": [("user", "\\n".join(calls[:1]))]}
+asked = {{"messages": [("user", f'use tool {{TOOLS[0].name}} with {{{{"order_id": "7"}}}}')]}}
 
 
 def show(mode, each):
@@ -251,6 +231,41 @@ def test_p4_s50_what_a_tool_passes_on_in_a_request_comes_again(tmp_path: Path, p
         assert replayed.verdict["verdict"] == "identical", replayed.stderr
 
 
+TELLING: Final = """
+import asyncio
+
+from fastapi import FastAPI
+
+import spanreplay
+
+app = FastAPI()
+QUEUES = {}
+
+@spanreplay.boundary("tool")
+async def tell(to):
+    QUEUES[to].put_nowait("hello")
+    return "told"
+
+@app.get("/{name}/{to}")
+async def talk(name: str, to: str):
+    own = QUEUES[name] = asyncio.Queue()
+    return [await tell(to), own.qsize()]
+"""
+
+
+def test_p4_s50_what_goes_to_another_request_does_not_come_to_this_one(tmp_path: Path, provider: Provider) -> None:
+    """The queues of two requests have the same place in their runs."""
+    workplace = prepare(tmp_path, provider, TELLING)
+    with serve(workplace) as server:
+        answers = [httpx.get(f"{server.url}/{path}", timeout=TIMEOUT_S).json() for path in ("ann/ann", "bob/ann")]
+        server.await_ends()
+        server.stop()
+    assert answers == [["told", 1], ["told", 0]]
+    for unit in server.units():
+        replayed = workplace.replay(*COMMAND, source=unit.run_id, options=("--warm", "0"))
+        assert replayed.verdict["verdict"] == "identical", replayed.stderr
+
+
 INDEX: Final = '''
 import asyncio, os, random
 
@@ -298,57 +313,48 @@ def test_u1_s8_events_that_a_tool_of_llamaindex_writes_last_come_after_it(provid
     assert_same(workplace.replay("agent.py"), recorded.stdout)
 
 
-MEMORY: Final = '''
+MEMORY: Final = f'''
 import asyncio, random, sys
 from typing import Annotated
 
 from langchain_core.callbacks import UsageMetadataCallbackHandler
-from langchain_core.tools import tool
-from langchain_openai import ChatOpenAI
-from langgraph.graph import START, MessagesState, StateGraph
-from langgraph.prebuilt import InjectedStore, ToolNode, tools_condition
+from langgraph.prebuilt import InjectedStore
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
-
+{IMPORTS}
 clerk = ChatOpenAI(model="gpt-x")
 
 
 @tool
 async def book(seat: str, store: Annotated[BaseStore, InjectedStore()]) -> str:
     """Book a seat."""
-    await store.aput(("seats",), seat, {"number": random.randint(10**6, 10**7)})
+    await store.aput(("seats",), seat, {{"number": random.randint(10**6, 10**7)}})
     return str((await clerk.ainvoke("confirm " + seat)).content)
 
 
 @tool
 def book_in_thread(seat: str, store: Annotated[BaseStore, InjectedStore()]) -> str:
     """Book a seat."""
-    store.put(("seats",), seat, {"number": random.randint(10**6, 10**7)})
+    store.put(("seats",), seat, {{"number": random.randint(10**6, 10**7)}})
     return str(clerk.invoke("confirm " + seat).content)
 
 
-chosen = {"async": book, "sync": book_in_thread}[sys.argv[1]]
-model = ChatOpenAI(model="gpt-x").bind_tools([chosen])
+TOOLS = [{{"async": book, "sync": book_in_thread}}[sys.argv[1]]]
+model = ChatOpenAI(model="gpt-x").bind_tools(TOOLS)
 
 
 async def ask(state: MessagesState, *, store: BaseStore):
     seats = [each.value for each in await store.asearch(("seats",))]
-    return {"messages": [await model.ainvoke([("system", f"seats: {seats}"), *state["messages"]])]}
+    return {{"messages": [await model.ainvoke([("system", f"seats: {{seats}}"), *state["messages"]])]}}
 
-
-builder = StateGraph(MessagesState)
-builder.add_node("ask", ask)
-builder.add_node("tools", ToolNode([chosen]))
-builder.add_edge(START, "ask")
-builder.add_conditional_edges("ask", tools_condition)
-builder.add_edge("tools", "ask")
+{BUILDER}
 graph = builder.compile(store=InMemoryStore())
 
 
 async def main():
     usage = UsageMetadataCallbackHandler()
-    asked = {"messages": [("user", f'use tool {chosen.name} with {{"seat": "7"}}')]}
-    done = await graph.ainvoke(asked, config={"callbacks": [usage]})
+    asked = {{"messages": [("user", f'use tool {{TOOLS[0].name}} with {{{{"seat": "7"}}}}')]}}
+    done = await graph.ainvoke(asked, config={{"callbacks": [usage]}})
     print(done["messages"][-1].content)
     print([(name, counts["total_tokens"]) for name, counts in usage.usage_metadata.items()])
 
