@@ -80,8 +80,13 @@ SURE = True
 model = AsyncOpenAI()
 
 
-async def progress(done, total, *message):
-    print("progress", done, total)
+def progress_of(seat):
+    async def progress(done, total, *message):
+        if MODE == "slow":
+            await asyncio.sleep(0.2)
+        print("progress", seat, done, total)
+
+    return progress
 
 
 async def ask(context, params):
@@ -98,9 +103,14 @@ async def sample(context, params):
 
 async def work(session):
     if MODE == "progress":
-        print((await session.call_tool("book", {"seat": "4a"}, progress_callback=progress)).content[0].text)
-        both = [session.call_tool("book", {"seat": seat}, progress_callback=progress) for seat in ("5b", "600c")]
+        print((await session.call_tool("book", {"seat": "4a"}, progress_callback=progress_of("4a"))).content[0].text)
+        both = [
+            session.call_tool("book", {"seat": seat}, progress_callback=progress_of(seat)) for seat in ("5b", "600c")
+        ]
         print([each.content[0].text for each in await asyncio.gather(*both)])
+    elif MODE == "slow":
+        print((await session.call_tool("book", {"seat": "4a"}, progress_callback=progress_of("4a"))).content[0].text)
+        await asyncio.sleep(0.4)
     elif MODE == "question":
         print((await session.call_tool("confirm", {"seat": "4a"})).content[0].text)
     else:
@@ -131,18 +141,20 @@ def prepare(tmp_path: Path, provider: Provider, version: str) -> Workplace:
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("version", list(PLACES))
-@pytest.mark.parametrize("mode", ["progress", "question", "model"])
+@pytest.mark.parametrize("mode", ["progress", "slow", "question", "model"])
 def test_u1_s50_what_an_mcp_server_sends_meanwhile_comes_again(
     tmp_path: Path, provider: Provider, version: str, mode: str
 ) -> None:
-    """Progress of one call and of two at once, a question for a person, a request for an answer of a model."""
+    """Progress of one call, of two at once, and behind the call; a question for a person, a request for a model."""
     if (version, mode) == ("1.9", "question"):
         pytest.skip("its client has no questions")
     workplace = prepare(tmp_path, provider, version)
     recorded = workplace.record("agent.py", mode)
-    wanted = {"progress": "progress 2.0 3.0", "question": "asked", "model": "sampled"}[mode]
+    wanted = {"progress": "progress 600c 2.0 3.0", "slow": "progress 4a 2.0", "question": "asked", "model": "sampled"}[
+        mode
+    ]
     assert wanted in recorded.stdout
     provider.stop()
     assert_same(workplace.replay("agent.py", mode), recorded.stdout)

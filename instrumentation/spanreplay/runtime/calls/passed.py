@@ -4,7 +4,8 @@ A tool that streams its progress, or the words of a model that it asks, puts the
 the agent made before and reads elsewhere. A replay does not run the body, so the items are kept with the call, as its
 printed output is (`printed`), and put into the same queue again: the one that has the same name.
 
-In a call's meta they are rows of `printed` with a fifth member: the queue's name, how the item came (`PUT` and its like), the item.
+In a call's meta they are rows of `printed` with a fifth member: the queue's name, how the item came (`PUT` and its
+like), and the item.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BATCH",
+    "HEARD",
     "MESSAGE",
     "SOON",
     "giving",
@@ -44,9 +46,10 @@ __all__ = [
     "was_noted",
 ]
 
-PUT, SOON, BATCH, MESSAGE = "put", "soon", "batch", "message"
+PUT, SOON, BATCH, MESSAGE, HEARD = "put", "soon", "batch", "message", "heard"
 """How an item came: put by the body itself; by a callback that it handed to the event loop; as changes of a store; as
-a message of the server that the call asks, which has no queue."""
+a message of the server that the call asks, which has no queue, and whose handlers ended before the call or not."""
+_MESSAGES: Final = (MESSAGE, HEARD)
 repeaters: Final[dict[str, Callable[[Any], Any]]] = {}
 """What a body does besides → does it again, in the context in which the call is served."""
 _names: Final[WeakKeyDictionary[Any, tuple[str, str]]] = WeakKeyDictionary()
@@ -103,25 +106,25 @@ def _keep_around(run: Run, name: str, how: str, item: Any) -> bool:
     return bool(kept) and all(kept)
 
 
-def keep(run: Run, crossing: Any, name: str, how: str, item: Any) -> bool:
-    """Keep an item with a call; return whether that was possible."""
+def keep(run: Run, crossing: Any, name: str, how: str, item: Any) -> list[Any] | None:
+    """Keep an item with a call; return its row, which may change until the call is written, or None."""
     row = _encode(name, how, item)
     if row is None:
         run.count("unpassed")
-        return False
+        return None
     if crossing.is_closing:
         late_items.note(run, crossing, row)
-        return True
+        return row
     if crossing.spec.printed is None:
         crossing.spec.printed = Printed()
     crossing.spec.printed.add_item(crossing, row, len(dump(row)))
-    return True
+    return row
 
 
 class giving:  # noqa: N801 -- reads as a statement: `with giving(give):`
     """A block whose calls have their recorded messages given by a coroutine function."""
 
-    def __init__(self, give: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
+    def __init__(self, give: Callable[..., Coroutine[Any, Any, None]]) -> None:
         self._give = give
 
     def __enter__(self) -> None:
@@ -154,7 +157,7 @@ def was_noted(item: Any) -> contextvars.Context:
 def put_late(crossing: Any) -> Iterator[Coroutine[Any, Any, None]]:
     """Have the items put that came after the end of a call that is served, now that it ends; yield what to wait for."""
     for row in late_items.items_of(crossing):
-        waiting = put(crossing, [row[0], MESSAGE if row[1] == MESSAGE else SOON, row[-1]])
+        waiting = put(crossing, [row[0], row[1] if row[1] in _MESSAGES else SOON, row[-1]])
         if waiting is not None:
             yield waiting
 
@@ -164,7 +167,7 @@ def put(crossing: Any, row: list[Any]) -> Coroutine[Any, Any, None] | None:
 
     Raises: ReplayMiss if the item can't be rebuilt.
     """
-    is_message, repeat = row[1] == MESSAGE, repeaters.get(row[1])
+    is_message, repeat = row[1] in _MESSAGES, repeaters.get(row[1])
     taker: Any = repeat or (_give.get() if is_message else _queues.get(row[0]))
     if taker is None:
         return None
@@ -177,7 +180,7 @@ def put(crossing: Any, row: list[Any]) -> Coroutine[Any, Any, None] | None:
         repeat(item)
         return None
     if is_message:
-        waiting: Coroutine[Any, Any, None] = taker(item)
+        waiting: Coroutine[Any, Any, None] = taker(item, is_heard=row[1] == HEARD)
         return waiting
     with inside_call(crossing):
         return _put(taker, row[1], item)

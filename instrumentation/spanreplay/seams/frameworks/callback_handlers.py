@@ -12,7 +12,7 @@ from typing import Any, Final
 from spanreplay.runtime.caller.caller import FOREIGN, classify
 from spanreplay.seams.frameworks.functions import find_members, text_of
 
-__all__ = ["Heard", "watch"]
+__all__ = ["HandlerState", "watch"]
 
 _CONFIG: Final = "langchain_core.runnables.config"
 _TRACERS: Final = ("run_map", "runs", "order_map")
@@ -37,13 +37,13 @@ def _is_read(handler: Any) -> bool:
     return isinstance(file, str) and classify(file) != FOREIGN
 
 
-def watch() -> Heard | None:
+def watch() -> HandlerState | None:
     """Return what to watch around the body of the running tool; None without such handlers."""
     found = _find_handlers()
-    return Heard(found) if found else None
+    return HandlerState(found) if found else None
 
 
-class Heard:
+class HandlerState:
     """The state of handlers around the body of a tool."""
 
     def __init__(self, handlers: list[Any]) -> None:

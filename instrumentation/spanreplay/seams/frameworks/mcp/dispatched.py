@@ -77,7 +77,7 @@ def giver(dispatcher: Any, heard: Heard, options: Mapping[str, Any] | None) -> A
     """Return what gives a recorded message to the dispatcher, during a request with these options."""
     on_progress = (options or {}).get("on_progress")
 
-    async def give(message: dict[str, Any]) -> None:
+    async def give(message: dict[str, Any], *, is_heard: bool) -> None:
         import mcp_types as types
         from mcp.shared.message import SessionMessage
 
@@ -86,11 +86,13 @@ def giver(dispatcher: Any, heard: Heard, options: Mapping[str, Any] | None) -> A
         session, is_ours = dispatcher._spanreplay_session, token is not None and token not in dispatcher._pending
         if is_ours:
             dispatcher._pending[token] = SimpleNamespace(on_progress=on_progress)
+        given = heard.expect()
         try:
             await dispatcher._dispatch(item, session._on_request, session._on_notify, None)
         finally:
             if is_ours:
                 dispatcher._pending.pop(token, None)
-        await heard.wait()
+        if is_heard:
+            await given.wait()
 
     return give

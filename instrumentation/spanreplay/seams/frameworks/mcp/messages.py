@@ -36,8 +36,8 @@ class Heard:
         self._calls: dict[Any, Any] = {}
         """Id of a request → its call, for those in flight."""
         self._last: Any = None
-        self._busy = 0
-        self._idle: Any = None
+        self.message = _Message()
+        """The latest."""
 
     # ── while recording ─────────────────────────────────────────────────────────────────────────────
     async def follow(self, request_id: Any, send: Callable[[], Awaitable[Any]]) -> Any:
@@ -54,14 +54,14 @@ class Heard:
         run = active_run()
         about = (message.get("params") or {}).get("progressToken") if message.get("method") == _PROGRESS else None
         crossing = self._calls.get(about) or next(reversed(self._calls.values()), None) or self._last
+        self.message = _Message()
         if run is not None and crossing is not None:
-            passed.keep(run, crossing, "", passed.MESSAGE, message)
+            self.message.row = passed.keep(run, crossing, "", passed.MESSAGE, message)
 
     # ── handlers ────────────────────────────────────────────────────────────────────────────────────
     def in_lane(self, handle: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-        """Return the handler of a message in a lane of its own, whoever has sent the message."""
-        lane = self._lane.child(_LABEL)
-        self.begin()
+        """Return the handler of the latest message in a lane of its own, whoever has sent the message."""
+        lane, message = self._lane.child(_LABEL), self.begin()
 
         @functools.wraps(handle)
         async def run(*args: Any) -> None:
@@ -69,30 +69,50 @@ class Heard:
                 with inside_lane(lane), no_plumbing():
                     await handle(*args)
             finally:
-                self.settle()
+                message.settle()
 
         return run
 
-    def begin(self) -> None:
-        """Note that a message is about to be dealt with."""
-        self._busy += 1
-
-    def settle(self) -> None:
-        """Note that one message has been dealt with."""
-        self._busy -= 1
-        if self._idle is not None and self._busy <= 0:
-            self._idle.set()
+    def begin(self) -> _Message:
+        """Note that the latest message is about to be dealt with, once more; return it."""
+        self.message.busy += 1
+        return self.message
 
     # ── in a replay ─────────────────────────────────────────────────────────────────────────────────
+    def expect(self) -> _Message:
+        """Note that the recording is about to give a message; return it."""
+        self.message = _Message()
+        return self.message
+
+
+class _Message:
+    """One message while it is dealt with."""
+
+    def __init__(self) -> None:
+        self.row: list[Any] | None = None
+        """What is kept of it with its call."""
+        self.busy = 0
+        """How many handlers work on it."""
+        self._idle: Any = None
+
+    def settle(self) -> None:
+        """Note that one handler has ended."""
+        self.busy -= 1
+        if self.busy > 0:
+            return
+        if self.row is not None:  # no effect if the call has ended before, and is written
+            self.row[1] = passed.HEARD
+        if self._idle is not None:
+            self._idle.set()
+
     async def wait(self) -> None:
-        """Wait until the handlers have dealt with a message."""
+        """Wait until the handlers have ended."""
         import anyio
 
-        if self._busy > 0:
+        if self.busy > 0:
             self._idle = anyio.Event()
             with anyio.move_on_after(_PATIENCE_S):
                 await self._idle.wait()
-            self._idle = None
 
 
 _heard: Final[WeakKeyDictionary[Any, Heard]] = WeakKeyDictionary()

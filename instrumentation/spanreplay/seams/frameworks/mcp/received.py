@@ -34,17 +34,16 @@ async def _receive_loop(wrapped: Any, session: Any, args: Any, kwargs: Any) -> N
     heard, stream = messages.find(session), session._read_stream
     if heard is not None and hasattr(stream, "__dict__"):
         real = stream.receive
-        is_given = False
+        dealt_with: Any = None
 
         async def receive() -> Any:
-            nonlocal is_given
-            if is_given:  # the loop has dealt with it
-                is_given = False
-                heard.settle()
+            nonlocal dealt_with
+            if dealt_with is not None:
+                dealt_with.settle()
             item = await real()
             message = getattr(getattr(item, "message", None), "root", None)
             messages.note(heard, message)
-            is_given = stream in feeds
+            dealt_with = (heard.message if stream in feeds else heard.begin()) if hasattr(message, "method") else None
             return item
 
         stream.receive = receive
@@ -64,7 +63,7 @@ async def _send_response(wrapped: Any, session: Any, args: Any, kwargs: Any) -> 
 def giver(session: Any, heard: Heard, on_progress: Any) -> Any:
     """Return what gives a recorded message to the session, during a request with this callback."""
 
-    async def give(message: dict[str, Any]) -> None:
+    async def give(message: dict[str, Any], *, is_heard: bool) -> None:
         from mcp import types
         from mcp.shared.message import SessionMessage
 
@@ -74,10 +73,10 @@ def giver(session: Any, heard: Heard, on_progress: Any) -> Any:
         if token is not None and on_progress is not None:
             session._progress_callbacks[token] = on_progress
         model: Any = types.JSONRPCMessage  # mcp 2 has another of this name
-        heard.begin()
+        heard.expect()
+        given = heard.begin()  # it takes a moment until the loop takes it
         await feed.send(SessionMessage(model.model_validate(message)))
-        await heard.wait()
-        if token is not None:
-            session._progress_callbacks.pop(token, None)
+        if is_heard:
+            await given.wait()
 
     return give
