@@ -365,7 +365,7 @@ asyncio.run(main())
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["async", "sync"])
-def test_u1_s50_what_a_tool_of_langgraph_effects_and_counts_is_there_again(
+def test_u1_s50_what_a_tool_of_langgraph_keeps_and_counts_is_there_again(
     provider: Provider, tmp_path: Path, how: str
 ) -> None:
     """A store in memory that the next prompt reads, and a handler that counts the tokens of models that tools ask."""
