@@ -31,7 +31,7 @@ print(builder.compile().invoke(asked)["messages"][-1].content)
 def test_p12_a_changed_prompt_of_a_model_that_a_tool_asks_is_said_not_to_be_exercised(
     tmp_path: Path, provider: Provider
 ) -> None:
-    """The verdict counts what was compared, names the tool, and `--live` compares what it asks."""
+    """The verdict counts what was compared, names the tool, and `--rerun` compares what it asks."""
     workplace = Workplace(tmp_path, provider.environ())
     workplace.write("agent.py", AGENT)
     recorded = workplace.record("agent.py")
@@ -39,8 +39,9 @@ def test_p12_a_changed_prompt_of_a_model_that_a_tool_asks_is_said_not_to_be_exer
     assert_same(same, recorded.stdout)
     assert "identical: 3 calls, all as recorded, and 1 inside them that was not made again" in same.stderr
     assert "not exercised" not in same.stderr
-    within = workplace.replay("agent.py", options=("--live", "tool:research"))
-    assert within.verdict["verdict"] == "identical", within.stderr
+    within = workplace.replay("agent.py", options=("--rerun", "tool:research"))
+    assert_same(within, recorded.stdout)
+    assert "identical: 4 calls, all as recorded; 1 tool call ran again" in within.stderr
 
     workplace.write("agent.py", AGENT.replace("Be kind", "Be rude"))
     changed = workplace.replay("agent.py")
@@ -48,5 +49,67 @@ def test_p12_a_changed_prompt_of_a_model_that_a_tool_asks_is_said_not_to_be_exer
         {"boundary": "tool:research", "calls": 1, "inside": ["llm:openai.chat.completions"]}
     ]
     assert "not exercised: what tool:research asks llm:openai.chat.completions" in changed.stderr
-    found = workplace.replay("agent.py", options=("--live", "tool:research"))
-    assert found.causes()[0] == ("changed_call", "llm:openai.chat.completions")
+    assert "--rerun tool:research" in changed.stderr
+    for option in ("--rerun", "--live"):
+        found = workplace.replay("agent.py", options=(option, "tool:research"))
+        assert found.causes()[0] == ("changed_call", "llm:openai.chat.completions"), found.stderr
+
+
+DRAWING: Final = f'''
+import asyncio, datetime, os, random, time, uuid
+{IMPORTS}
+HOW = "async"
+clerk = ChatOpenAI(model="gpt-x")
+
+
+async def ask_twice(question):
+    """In tasks of its own, each of which reads the clock."""
+    async def one(number):
+        await asyncio.sleep(0.01)
+        return (await clerk.ainvoke(f"{{number}} {{question}} {{time.time()}} {{random.random()}}")).content
+
+    return await asyncio.gather(asyncio.create_task(one(1)), asyncio.create_task(one(2)))
+
+
+@tool
+async def research(question: str) -> str:
+    """Research."""
+    started = datetime.datetime.now()
+    found = await ask_twice(f"{{question}} {{started}} {{uuid.uuid4()}} {{os.urandom(4).hex()}}")
+    with open("notes.txt", "a") as notes:
+        notes.write(f"{{found}} after {{datetime.datetime.now() - started}}\\n")
+    print("noted", random.choice("abcdefgh"), time.time())
+    return f"{{found}} {{random.getrandbits(64)}} {{time.time_ns()}}"
+
+
+TOOLS = [research]
+{ASKING}
+asked = {{"messages": [("user", 'use tool research with {{"question": "7"}}')]}}
+print(asyncio.run(builder.compile().ainvoke(asked))["messages"][-1].content)
+print(random.random(), time.time(), open("notes.txt").read())
+'''
+
+
+def test_p12_a_tool_that_runs_again_reads_the_clock_and_random_sources_as_recorded(
+    tmp_path: Path, provider: Provider
+) -> None:
+    """Its requests, result and output are as recorded, although time and chance are in each of them.
+
+    Its effects stay in the sandbox.
+    """
+    workplace = Workplace(tmp_path, provider.environ())
+    workplace.write("agent.py", DRAWING)
+    recorded = workplace.record("agent.py")
+    asked = len(provider.requests)
+    notes = tmp_path / "notes.txt"
+    written = notes.read_text(encoding="utf-8")
+    assert_same(workplace.replay("agent.py"), recorded.stdout)
+    again = workplace.replay("agent.py", options=("--rerun", "tool"))
+    assert_same(again, recorded.stdout)
+    assert again.verdict["counts"]["rerun"] == 1
+    assert len(provider.requests) == asked
+    assert notes.read_text(encoding="utf-8") == written
+
+    workplace.write("agent.py", DRAWING.replace("random.getrandbits(64)} {", "random.getrandbits(64)}, {"))
+    changed = workplace.replay("agent.py", options=("--rerun", "tool"))
+    assert changed.causes()[0] == ("output_changed", "tool:research"), changed.stderr

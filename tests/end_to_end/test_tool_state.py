@@ -116,24 +116,49 @@ def test_u1_s50_what_a_tool_changes_beside_a_client_is_changed_again(
 
 
 GLOBAL: Final = """
+import random
 from spanreplay import boundary
 
 CART = []
 
 @boundary("tool")
 def buy(thing):
-    CART.append(thing)
+    CART.append(f"{thing} {random.random()}")
+    with open("bought.txt", "a") as bought:
+        print(thing, file=bought)
     return "bought"
 
 print(buy("apples"), CART)
 """
 
 
-def test_n12_p12_what_a_tool_changed_in_memory_is_named_as_missing(tmp_path: Path) -> None:
-    """A global that the program reads elsewhere: no framework handed it to the tool, so it is not recorded."""
+def test_n12_p12_what_a_tool_changed_in_memory_comes_from_its_code(tmp_path: Path) -> None:
+    """A global that the program reads elsewhere is not recorded: the tool's code runs again, unless the plan serves it.
+
+    Its random values are as recorded, and what it writes stays in the sandbox.
+    """
     workplace = Workplace(tmp_path)
     workplace.write("agent.py", GLOBAL)
-    assert workplace.record("agent.py").stdout == "bought ['apples']\n"
+    recorded = workplace.record("agent.py")
+    (tmp_path / "bought.txt").unlink()
+    served = workplace.replay("agent.py", options=("--stub", "tool"))
+    assert served.verdict["verdict"] == "diverged"
+    assert "tools do not run in a replay (tool:buy): what they changed in memory" in served.stderr
+    again = workplace.replay("agent.py")
+    assert again.verdict["verdict"] == "identical", again.stderr
+    assert again.verdict["counts"]["rerun"] == 1
+    assert "does it need what its tools left in memory?" in again.stderr
+    assert again.stderr.count(recorded.stdout) == 1
+    assert not (tmp_path / "bought.txt").exists()
+
+
+def test_n12_p12_changed_code_is_not_judged_with_its_tools(tmp_path: Path) -> None:
+    """The first replay's difference stands, and names what it lacks."""
+    workplace = Workplace(tmp_path)
+    workplace.write("agent.py", GLOBAL)
+    workplace.record("agent.py")
+    workplace.write("agent.py", GLOBAL.replace("print(", "print('now', "))
     replayed = workplace.replay("agent.py")
     assert replayed.verdict["verdict"] == "diverged"
-    assert "tools do not run in a replay (tool:buy): what they changed in memory" in replayed.stderr
+    assert "rerun" not in replayed.verdict["counts"]
+    assert "does it need" not in replayed.stderr

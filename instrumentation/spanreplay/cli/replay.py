@@ -29,6 +29,7 @@ from spanreplay.cli.agent.settle import settle
 from spanreplay.cli.reports import check_files, write_files, write_github
 from spanreplay.cli.runs import earlier, runs, shared_work
 from spanreplay.cli.runs.needed import find_needed, is_better
+from spanreplay.cli.runs.tools_again import judge_with_tools, may_lack_state
 from spanreplay.cli.runs.prices import max_cost_option, price_option
 from spanreplay.cli.terminal import open_console, say
 from spanreplay.model import config
@@ -225,6 +226,7 @@ def run_agent(
 @click.argument("command", metavar="[-- CMD...]", nargs=-1, type=click.UNPROCESSED)
 @click.option("--stub", multiple=True, metavar="CALLS", help="Serve these from the recording, e.g. 'llm:*'.")
 @click.option("--live", multiple=True, metavar="CALLS", help="Let these run live, e.g. 'tool:get_*' or 'llm[3..]'.")
+@click.option("--rerun", multiple=True, metavar="CALLS", help="Run these tools' code again; its calls are served.")
 @click.option(
     "--on-change",
     multiple=True,
@@ -341,18 +343,13 @@ def replay_command(ctx: click.Context, /, *, source: str, command: tuple[str, ..
             ctx.exit(serve(serve_one, show))
         search = partial(judge, settings)
         verdict = find_needed(found.earlier, search) if is_searching else search(found.earlier)
-        if options["warm"] is None and _may_need_state(verdict, found.recording, plan):
-            search = partial(_judge, agent, found, folder, STDERR, settings)
-            verdict = _judge_after_earlier(source, folder, verdict, search)
+        if options["warm"] is None and may_lack_state(verdict, plan):
+            again = partial(_judge, agent, found, folder, STDERR)
+            verdict = judge_with_tools(verdict, found.recording, plan, lambda p: again(settings | _told(p), ()))
+            if verdict["verdict"] == "diverged" and count_before(found.recording) > 0:
+                verdict = _judge_after_earlier(source, folder, verdict, partial(again, settings))
         verdict = complete(verdict)
     ctx.exit(show(verdict))
-
-
-def _may_need_state(verdict: Verdict, recording: Recording, plan: Plan) -> bool:
-    """Whether a unit may differ only because it lacks what earlier ones left in memory: its code is unchanged."""
-    is_plain = not (plan.lets_go_live or plan.patches or plan.stop_at or plan.is_stepped or plan.dap)
-    changed = verdict.get("code", {}).get("changed_files")
-    return verdict["verdict"] == "diverged" and is_plain and changed == [] and count_before(recording) > 0
 
 
 def _judge_after_earlier(
@@ -382,8 +379,12 @@ def _open_port(port: int, recording: Recording) -> Callable[..., int]:
     return partial(served.serve, port, served.find_recorded(recording))
 
 
+def _told(plan: Plan) -> dict[str, str]:
+    return {"SPANREPLAY_REPLAY_PLAN": plan.to_json()}
+
+
 def _build_settings(plan: Plan, options: dict[str, Any]) -> dict[str, str]:
-    settings = {"SPANREPLAY_REPLAY_PLAN": plan.to_json()}
+    settings = _told(plan)
     if options["strict_env"]:
         settings["SPANREPLAY_REPLAY_STRICT_ENV"] = "true"
     if options["timeout_s"]:
@@ -479,6 +480,7 @@ def _read_plan(options: dict[str, Any]) -> Plan:
     return build_plan(
         stub=options["stub"],
         live=options["live"],
+        rerun=options["rerun"],
         on_change=options["on_change"],
         patches=options["patches"],
         max_cost=options["max_cost"],

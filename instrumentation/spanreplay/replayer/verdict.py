@@ -79,7 +79,7 @@ def build_verdict(
     drift, code = _find_drift(session, run), _code(session, run)
     has_changed = bool(code.get("code", {}).get("changed_files"))
     if divergences:
-        made = session.counts["served"] + session.counts["live"]
+        made = sum(session.counts.get(name, 0) for name in ("served", "live", "rerun"))
         divergences = put_first(divergences, raised, made, is_offline=bool(session.guard and session.guard.is_offline))
         divergences = _blame(session, run, environment, drift).explain(divergences)
         divergences = hint_at_earlier_units(divergences, recording.root.env, warm_up.get("warm_up"))

@@ -59,6 +59,8 @@ def _identical_line(verdict: Verdict) -> str:
     line = f"✔ identical{describe_warmth(verdict)}: {plural(made, 'call')}, all as recorded"
     if covered:
         line += f", and {covered:,} inside them that {'was' if covered == 1 else 'were'} not made again"
+    if "rerun" in verdict.get("plan", {}):
+        line += f"; {plural(counts.get('rerun', 0), 'tool call')} ran again"
     if counts.get("live"):
         return f"{line}, except {plural(counts['live'], 'live call')}"
     checked = [

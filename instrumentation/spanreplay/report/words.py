@@ -206,7 +206,7 @@ def describe_unexercised(verdict: Verdict) -> list[str]:
         boundary = str(each.get("boundary") or "")
         if each.get("inside"):
             asked = f"what {boundary} asks {', '.join(map(str, each['inside']))}, though code has changed"
-            lines.append(shorten(f"{asked}; compare it with --live {boundary}", LINE_CHARACTERS_MAX))
+            lines.append(shorten(f"{asked}; compare it with --rerun {boundary}", LINE_CHARACTERS_MAX))
             continue
         place = str(each.get("code") or "").partition(" ")[0]
         name = boundary.partition(":")[2]

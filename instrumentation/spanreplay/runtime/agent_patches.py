@@ -33,7 +33,7 @@ from spanreplay.runtime.caller.caller import (
 from spanreplay.runtime.calls.open_call import is_suppressed
 from spanreplay.runtime.lanes import current_crossing, current_place
 from spanreplay.runtime.patches import Patches
-from spanreplay.runtime.reads import Draw, Source, of_libraries, of_servers
+from spanreplay.runtime.reads import Draw, Source, in_tools, of_libraries, of_servers
 from spanreplay.runtime.run import Run, active_run
 
 _getframe: Final = sys._getframe
@@ -94,7 +94,7 @@ The read follows immediately.
 
 
 def read(source: Source, draw: Draw, shifted: Callable[[int], Any] | None = None) -> Any:
-    """One read by the code that `asks` has just checked: recorded or replayed, unless it happens inside a call."""
+    """One read by the code that `asks` has just checked: recorded or replayed, except inside calls other than tools."""
     apart, _asked.apart = _asked.apart, None
     if apart is None:
         return _read(source, draw, shifted, is_secret=source.is_secret)
@@ -108,7 +108,8 @@ def read_fitting(source: Source, draw: Draw, fits: Callable[[Any], bool]) -> Any
         return value
     run = active_run()
     if run is not None and run.reads is not None:
-        run.reads.misfit(current_place(run.root_lane)[0], source)
+        lane, crossing = current_place(run.root_lane)
+        run.reads.misfit(lane, source if crossing is None else in_tools(source))
     return draw()
 
 
@@ -117,8 +118,10 @@ def _read(source: Source, draw: Draw, shifted: Callable[[int], Any] | None, *, i
     if run is None or run.reads is None:
         return draw()
     lane, crossing = current_place(run.root_lane)
-    if crossing is not None:  # the call's result is recorded, not the values it is made of
-        return draw()
+    if crossing is not None:
+        if crossing.body_lane is None or crossing.is_live_by_plan:  # the result is recorded, not what it is made of
+            return draw()
+        lane, source = (crossing.body_lane if lane is crossing.lane else lane), in_tools(source)
     value = run.reads.read(lane, source, draw, shifted)
     if is_secret:
         run.redactor.learn_made(value)

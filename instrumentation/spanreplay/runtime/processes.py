@@ -79,6 +79,7 @@ class RemoteCrossing:
     lane: Any
     parent: None = None
     is_live_by_plan: bool = False
+    body_lane: None = None
 
 
 def take_join_token() -> JoinToken | None:

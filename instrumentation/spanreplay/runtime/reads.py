@@ -54,7 +54,7 @@ class Source:
     @property
     def boundary(self) -> str:
         """Its name in plans and reports: `clock:time.time`."""
-        return f"{self.kind}:{self.name.removesuffix(_OF_LIBRARIES)}"
+        return f"{self.kind}:{self.name.removesuffix(_IN_TOOLS).removesuffix(_OF_LIBRARIES)}"
 
 
 SOURCES: Final[dict[str, Source]] = {}
@@ -74,6 +74,7 @@ def make_loose(kind: str, name: str, **fields: Any) -> Source:
 
 _OF_LIBRARIES: Final = " of libraries"
 _OF_SERVERS: Final = " of servers"
+_IN_TOOLS: Final = " in tools"
 _twins: Final[dict[str, Source]] = {}
 
 
@@ -88,6 +89,11 @@ def of_libraries(source: Source) -> Source:
 def of_servers(source: Source) -> Source:
     """A source as servers and workers read it when the agent calls them; a replay without the server lacks some."""
     return _twin(source, _OF_SERVERS)
+
+
+def in_tools(source: Source) -> Source:
+    """A source as the body of a tool reads it; a replay needs the values only where it runs the body again."""
+    return _twin(source, _IN_TOOLS)
 
 
 def _twin(source: Source, suffix: str) -> Source:

@@ -31,8 +31,8 @@ MODES: Final = ("replay", "record", "once", "new", "canary", "off")
 MODE_ALIASES: Final = {"none": "replay", "all": "record", "rewrite": "record", "new_episodes": "new", "auto": "new"}
 """Names of the modes in vcrpy and pytest-recording."""
 _RECORDING: Final = frozenset({"record", "new"})
-_KEYWORDS: Final = frozenset({"live", "stub", "on_change", "mode", "sandbox"})
-_SIGNATURE: Final = "replay(source=None, *, live=(), stub=(), on_change='stop', mode=None, sandbox=True)"
+_KEYWORDS: Final = frozenset({"live", "stub", "rerun", "on_change", "mode", "sandbox"})
+_SIGNATURE: Final = "replay(source=None, *, live=(), stub=(), rerun=(), on_change='stop', mode=None, sandbox=True)"
 _AGREEMENT: Final = "judge_agreement"
 """Property of a test's report: how often a judge agrees with people."""
 _session_key: Final = pytest.StashKey["ReplaySession"]()
@@ -234,6 +234,7 @@ def replay_plan(request: pytest.FixtureRequest, replay_config: dict[str, Any]) -
         return build_plan(
             stub=_patterns(options.get("stub", ())),
             live=_patterns(options.get("live", ())),
+            rerun=_patterns(options.get("rerun", ())),
             on_change=str(options.get("on_change", "stop")),
         )
     except ConfigError as exc:

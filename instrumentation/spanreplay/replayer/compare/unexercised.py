@@ -74,6 +74,7 @@ def hint_at_bodies(
         return list(divergences)
     shown = ", ".join(names[:_NAMED_MAX]) + (", …" if len(names) > _NAMED_MAX else "")
     hint = (
-        f"tools do not run in a replay ({shown}): what they changed in memory, besides their results, is missing here"
+        f"tools do not run in a replay ({shown}): what they changed in memory, besides their results, is missing here; "
+        "--rerun tool runs their code"
     )
     return [replace(first, hint="; ".join(filter(None, (first.hint, hint)))), *rest]

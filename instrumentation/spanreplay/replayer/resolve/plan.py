@@ -22,18 +22,19 @@ from spanreplay.replayer.resolve.continuation import Resume
 from spanreplay.runtime.edits.patch import Patch, parse_patch, set_response
 from spanreplay.runtime.edits.selector import Selector, parse_selector
 
-STUB, LIVE = "stub", "live"
+STUB, LIVE, RERUN = "stub", "live", "rerun"
 STOP, SERVE = "stop", "serve"
 COMPARABLE = ("stderr",)
 """Outputs that are compared only on request."""
 ON_CHANGE = (STOP, SERVE, LIVE)
 RULES_MAX: Final = 200
+_STRENGTH: Final = {STUB: 2, RERUN: 1}
 _UNSET: Final = object()
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One line of a plan; `action` is stub or live; in rules about changed calls it is stop, serve or live."""
+    """One line of a plan; `action` is stub, live or rerun; in rules about changed calls it is stop, serve or live."""
 
     action: str
     selector: Selector
@@ -42,7 +43,7 @@ class Rule:
     @property
     def weight(self) -> tuple[Any, ...]:
         """The specificity that decides between rules that match the same call."""
-        return self.when is not None, *self.selector.weight, self.action != LIVE
+        return self.when is not None, *self.selector.weight, _STRENGTH.get(self.action, 0)
 
     @property
     def is_general(self) -> bool:
@@ -79,11 +80,13 @@ class Plan:
         *,
         stub: tuple[str, ...] | list[str] = (),
         live: tuple[str, ...] | list[str] = (),
+        rerun: tuple[str, ...] | list[str] = (),
         on_change: str = STOP,
         is_strict: bool = False,
         stop_at: int = 0,
     ) -> None:
-        rules = [Rule(STUB, parse_selector(s)) for s in stub] + [Rule(LIVE, parse_selector(s)) for s in live]
+        given = ((STUB, stub), (LIVE, live), (RERUN, rerun))
+        rules = [Rule(action, parse_selector(s)) for action, selectors in given for s in selectors]
         fields: dict[str, Any] = {
             "rules": tuple(rules),
             "on_change": _checked(on_change),
@@ -110,7 +113,7 @@ class Plan:
         said += [f".changed({self.on_change!r})"] if self.on_change != STOP else []
         said += [f".changed({rule.action!r}, {str(rule.selector)!r})" for rule in self.changes]
         said += [f".set({', '.join(repr(patch.text) for patch in self.patches)})"] if self.patches else []
-        rest = {k: v for k, v in self.describe().items() if k not in (STUB, LIVE, "on_change", "changes", "set")}
+        rest = {k: v for k, v in self.describe().items() if k not in (STUB, LIVE, RERUN, "on_change", "changes", "set")}
         return f"Plan(){''.join(said)}{f' with {rest}' if rest else ''}"
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
@@ -137,6 +140,10 @@ class Plan:
     def live(self, *selectors: str, when: Callable[[PlannedCall], bool] | None = None) -> Plan:
         """Let these calls run for real. `when` is called for each call and returns whether the rule applies."""
         return self._rule(LIVE, selectors, when)
+
+    def rerun(self, *selectors: str, when: Callable[[PlannedCall], bool] | None = None) -> Plan:
+        """Run the code of these tools again, in the sandbox: the calls that it makes are served and compared."""
+        return self._rule(RERUN, selectors, when)
 
     def _rule(self, action: str, selectors: tuple[str, ...], when: Any) -> Plan:
         if not selectors:
@@ -222,6 +229,11 @@ class Plan:
         """Whether any call at all could run live."""
         return self.on_change == LIVE or any(r.action == LIVE for r in (*self.rules, *self.changes))
 
+    @property
+    def runs_again(self) -> bool:
+        """Whether the code of any tool runs again."""
+        return any(r.action == RERUN for r in self.rules)
+
     def describe(self) -> dict[str, Any]:
         """Return the form that a verdict contains."""
         described: dict[str, Any] = {
@@ -229,6 +241,8 @@ class Plan:
             LIVE: [_shown(r) for r in self.rules if r.action == LIVE],
             "on_change": self.on_change,
         }
+        if self.runs_again:
+            described[RERUN] = [_shown(r) for r in self.rules if r.action == RERUN]
         if self.changes:
             described["changes"] = [f"{r.selector}={r.action}" for r in self.changes]
         if self.patches:
@@ -254,6 +268,7 @@ class Plan:
         value: dict[str, Any] = {
             STUB: [str(r.selector) for r in self.rules if r.action == STUB],
             LIVE: [str(r.selector) for r in self.rules if r.action == LIVE],
+            RERUN: [str(r.selector) for r in self.rules if r.action == RERUN],
             "on_change": self.on_change,
             "changes": [[r.action, str(r.selector)] for r in self.changes],
             "set": [p.to_json() for p in self.patches],
@@ -295,6 +310,7 @@ def build_plan(
     *,
     stub: tuple[str, ...] = (),
     live: tuple[str, ...] = (),
+    rerun: tuple[str, ...] = (),
     on_change: str | tuple[str, ...] = STOP,
     patches: tuple[str, ...] = (),
     max_cost: float | None = None,
@@ -312,7 +328,7 @@ def build_plan(
 
     `on_change` is a word, or several of WORD and SELECTOR=WORD.
     """
-    plan = Plan(stub=stub, live=live, is_strict=is_strict, stop_at=stop_at)
+    plan = Plan(stub=stub, live=live, rerun=rerun, is_strict=is_strict, stop_at=stop_at)
     for item in (on_change,) if isinstance(on_change, str) else on_change:
         selector, equals, action = item.rpartition("=")
         plan = plan.changed(action, selector) if equals else plan.changed(item)
@@ -345,6 +361,7 @@ def read_plan(text: str) -> Plan:
         plan = Plan(
             stub=tuple(map(str, value.get(STUB, ()))),
             live=tuple(map(str, value.get(LIVE, ()))),
+            rerun=tuple(map(str, value.get(RERUN, ()))),
             on_change=str(value.get("on_change", STOP)),
             is_strict=bool(value.get("is_strict")),
             stop_at=int(value.get("stop_at", 0)),

@@ -2,7 +2,7 @@
 
 Calls are resolved in this order; a call never goes live implicitly:
   (1) plan says live            → live, paired with the recorded call for comparison
-  (2) same slot, equal key      → serve (exact)
+  (2) same slot, equal key      → serve (exact), or run the code again, as the plan says
   (3) same provider call id and key → serve (exact)
   (4) equal key elsewhere       → serve, `moved`; if several are equally near, with different answers: `ambiguous`
   (5) same slot, other key      → `changed_call`, `type_changed`, `unserializable`; stop, serve by position, or live
@@ -39,6 +39,7 @@ from spanreplay.replayer.resolve.processes import Parts
 from spanreplay.replayer.resolve.recorded_env import RecordedEnv
 from spanreplay.replayer.resolve.repeats import Repeats
 from spanreplay.replayer.resolve.replay_resolver import ReplayResolver
+from spanreplay.replayer.resolve.rerun import runs_again
 from spanreplay.replayer.resolve.sent_tokens import SentTokens
 from spanreplay.replayer.resolve.streams import count_parts
 from spanreplay.replayer.restated import find_restated
@@ -79,8 +80,7 @@ class Session:
         self.meter = None if plan.budget is None else CostMeter(plan.budget)
         self.findings = Findings(recording, self.index)
         self.counts: dict[str, int] = dict.fromkeys(_COUNTED, 0)
-        self.unexercised = Unexercised()
-        self.hidden = Hidden(recording)
+        self.unexercised, self.hidden = Unexercised(), Hidden(recording)
         self.recorded_env = RecordedEnv(recording, is_wanted=plan.takes_environment and plan.resume is None)
         self.sent_tokens = SentTokens(is_allowed=plan.allows_tokens)
         self.resolved = self.live_tokens = 0
@@ -93,8 +93,7 @@ class Session:
         """The first internal error; and why the replay ended before its recording, if the user ended it."""
         self.gate = read_gate(recording, self.index.covered)
         self.gate.on_stall = self.stall_for_ever
-        self.ended_workers = EndedWorkers(recording, self.index)
-        self._repeats = Repeats(recording)
+        self.ended_workers, self._repeats = EndedWorkers(recording, self.index), Repeats(recording)
         self._streams: dict[int, tuple[Crossing, int]] = {}
         self.on_end: list[Callable[[], None]] = []
         self.parts = Parts(self)
@@ -140,8 +139,7 @@ class Session:
         self._pause(crossing, found)
         cause = self._amend(crossing, direction)
         if direction.action == LIVE:
-            is_equal = not cause and (exact is not None or moved is not None)
-            self._go_live(crossing, found, is_equal=is_equal, cause=cause)
+            self._go_live(crossing, found, is_equal=not cause and (exact or moved) is not None, cause=cause)
         elif cause and found is not None:
             self._change(crossing, found, direction, cause)
         elif exact is not None:
@@ -202,6 +200,8 @@ class Session:
             raise ReplayMiss(f"the recording ends inside this call: {place(crossing)}")
         if call.request != crossing.spec.request and call.key == crossing.key_hex:
             beside.compare(self, crossing, call, is_stopping=direction.on_change != SERVE)
+        if runs_again(self, crossing, call, direction):
+            return
         covered = self.index.descendants(call.seq)
         self.counts["served"] += 1
         crossing.served, crossing.paired = self.hidden.reveal(crossing, call), call

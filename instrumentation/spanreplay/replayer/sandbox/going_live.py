@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from spanreplay.runtime.answers import Continuation
     from spanreplay.runtime.run import Run
 
-__all__ = ["acts", "is_live"]
+__all__ = ["acts", "is_live", "runs_again"]
 
 
 def acts(continuation: Continuation | None) -> bool:
@@ -25,6 +25,16 @@ def is_live(run: Run) -> bool:
     crossing = current_crossing(run.root_lane)
     while crossing is not None:
         if crossing.is_live_by_plan:
+            return True
+        crossing = crossing.parent
+    return False
+
+
+def runs_again(run: Run) -> bool:
+    """Whether the running code is that of a tool which the plan runs again."""
+    crossing = current_crossing(run.root_lane)
+    while crossing is not None:
+        if crossing.body_lane is not None and crossing.served is None and not crossing.is_live_by_plan:
             return True
         crossing = crossing.parent
     return False

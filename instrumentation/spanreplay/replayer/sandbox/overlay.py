@@ -22,7 +22,7 @@ from types import FrameType
 from typing import Any, Final
 
 from spanreplay.model.own_threads import make_lock
-from spanreplay.replayer.sandbox.scratch import LINKS_MAX, Functions, Scratch
+from spanreplay.replayer.sandbox.scratch import LINKS_MAX, Functions, Layer, Scratch
 from spanreplay.runtime.agent_patches import Patch, install_patch, replace_copies
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.process.dir_entries import Listed, LookedEntry
@@ -55,10 +55,13 @@ class Overlay:
         is_live: Callable[[], bool],
         is_over: Callable[[], bool],
         real: tuple[str, ...] = (),
+        runs_again: Callable[[], bool] | None = None,
     ) -> None:
         """`own` are paths, and `real` prefixes of paths, that are not redirected."""
         self._real = (*_ALWAYS_REAL, *real, root)
-        self.scratch = Scratch(root, Functions())
+        self._base = Scratch(root, Functions())
+        self._layer = Layer(self._base)
+        self._runs_again = runs_again
         self._own = tuple(os.path.realpath(each) for each in own if each)
         self._is_live = is_live
         self._is_over = is_over
@@ -68,6 +71,11 @@ class Overlay:
         self._real_open: Any = builtins.open
         self.abilities: list[tuple[set[Any], Any]] = []
         """(set of `os.supports_…`, our function in it)."""
+
+    @property
+    def scratch(self) -> Scratch:
+        """The replay's files, as the running code sees them."""
+        return self._base if self._runs_again is None or not self._runs_again() else self._layer
 
     # ── Which path ──────────────────────────────────────────────────────────────────────────────────
     def _cwd(self) -> str:

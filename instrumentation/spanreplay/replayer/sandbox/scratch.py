@@ -16,6 +16,7 @@ from typing import Final
 COPY_BYTES_MAX: Final = 1024**3
 """Files of the world larger than this can't be changed in a replay."""
 _PATH_DEPTH_MAX: Final = 512
+_LAYER: Final = ".again"
 LINKS_MAX: Final = 40
 """The number of links that Linux follows in one path."""
 
@@ -94,7 +95,14 @@ class Scratch:
         """Return where to look up a path: in the scratch folder, in the world, or where nothing exists."""
         if self.has(path) or self.is_hidden(path):
             return self.above(path)
+        return self.beneath(path)
+
+    def beneath(self, path: str) -> str:
+        """Return where a path lies that has no version here: in the world."""
         return path
+
+    def _names_beneath(self, path: str) -> list[str]:
+        return self.real.listdir(path)
 
     def exists(self, path: str) -> bool:
         """Whether anything exists under this path."""
@@ -113,17 +121,18 @@ class Scratch:
         """Copy a path of the world into the scratch folder if it has no version there; return the place to write at."""
         ours, is_here = self.above(path), self.has(path)
         self.make_parents(path)
-        if is_here or self.is_hidden(path) or not self.real.exists(path):
+        source = self.beneath(path)
+        if is_here or self.is_hidden(path) or not self.real.exists(source):
             return ours
-        mode = self.real.lstat(path).st_mode
+        mode = self.real.lstat(source).st_mode
         if stat.S_ISLNK(mode):
-            self.real.symlink(self.real.readlink(path), ours)
+            self.real.symlink(self.real.readlink(source), ours)
         elif stat.S_ISDIR(mode):
             self.real.makedirs(ours, exist_ok=True)
         elif with_content:
-            if self.real.stat(path).st_size > COPY_BYTES_MAX:
+            if self.real.stat(source).st_size > COPY_BYTES_MAX:
                 raise OSError(errno.EFBIG, "too large to be changed in a replay", path)
-            self.real.copy(path, ours)
+            self.real.copy(source, ours)
         return ours
 
     def take_tree(self, path: str) -> str:
@@ -138,9 +147,9 @@ class Scratch:
         """List a directory, its own names in their order. Raises: OSError as `os.listdir` does."""
         found: list[str] = []
         ours = self.real.listdir(self.above(path)) if self.has(path) else None
-        if not self.is_hidden(path) and (ours is None or self.real.exists(path)):
+        if not self.is_hidden(path) and (ours is None or self.real.exists(self.beneath(path))):
             prefix = path.rstrip(os.sep) + os.sep
-            found += [n for n in self.real.listdir(path) if prefix + n not in self._hidden]
+            found += [n for n in self._names_beneath(path) if prefix + n not in self._hidden]
         elif ours is None:
             self.real.listdir(self.above(path))  # raises
         return [*found, *sorted(set(ours or ()).difference(found))]
@@ -157,7 +166,7 @@ class Scratch:
         self.real.lstat(self.find(path))
         if self.has(path):
             self.real.unlink(self.above(path))
-        elif stat.S_ISDIR(self.real.lstat(path).st_mode):
+        elif stat.S_ISDIR(self.real.lstat(self.beneath(path)).st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         self.hide(path)
 
@@ -196,6 +205,29 @@ class Scratch:
     def forget(self) -> None:
         """Remove everything that the replay has written."""
         shutil.rmtree(self.root, ignore_errors=True)
+
+
+class Layer(Scratch):
+    """What the code of tools that run again has written: it sees the replay's files, which don't see its own."""
+
+    def __init__(self, lower: Scratch) -> None:
+        super().__init__(os.path.join(lower.root, _LAYER), lower.real)  # noqa: PTH118 -- text
+        self._lower = lower
+
+    def below(self, path: str) -> str:
+        """Return the world's name of a path in either scratch folder."""
+        return self._lower.below(super().below(path))
+
+    def beneath(self, path: str) -> str:
+        """Return where a path lies that has no version here: in the replay's files, or in the world."""
+        return self._lower.find(path)
+
+    def _names_beneath(self, path: str) -> list[str]:
+        return self._lower.names(path)
+
+    def is_plain(self, path: str) -> bool:
+        """Whether a directory looks exactly as in the world."""
+        return super().is_plain(path) and self._lower.is_plain(path)
 
 
 def _whole(path: str) -> str:

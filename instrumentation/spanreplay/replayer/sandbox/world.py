@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from spanreplay.model import config
 from spanreplay.replayer.sandbox import beginning, hermetic, imports, native_calls, open_files, overlay, terminals
-from spanreplay.replayer.sandbox.going_live import acts, is_live
+from spanreplay.replayer.sandbox.going_live import acts, is_live, runs_again
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.process.surroundings import Surroundings, made_by
 
@@ -110,7 +110,10 @@ def install(
     root = os.path.realpath(tempfile.mkdtemp(prefix="spanreplay-files-", dir=_find_folder()))
     own = own_paths()
     shared = tuple(os.path.join(os.path.realpath(tempfile.gettempdir()), each) for each in _SHARED)  # noqa: PTH118 -- text
-    made = overlay.Overlay(root, own, lambda: is_live(run), lambda: acts(session.continuation) or is_outside(), shared)
+    again = (lambda: runs_again(run)) if session.plan.runs_again else None
+    made = overlay.Overlay(
+        root, own, lambda: is_live(run), lambda: acts(session.continuation) or is_outside(), shared, again
+    )
     missing = list(made_by(session.recording.root.manifest, surroundings or Surroundings()))
     for path in missing:
         made.scratch.hide(path)

@@ -27,6 +27,7 @@ from spanreplay.runtime.calls.trace_place import enter_span, find_place, is_supp
 from spanreplay.runtime.context_variables import holding
 from spanreplay.runtime.lanes import (
     CrossingTokens,
+    Lane,
     current_crossing,
     current_place,
     enter_crossing,
@@ -73,6 +74,7 @@ class Crossing:
         "_digests",
         "_key",
         "_lane_tokens",
+        "body_lane",
         "boundary",
         "clocks",
         "code",
@@ -108,6 +110,8 @@ class Crossing:
         self.boundary = boundary = f"{spec.kind}:{spec.name}"
         """Kind and name: `tool:delete_accounts`."""
         self.index = lane.next_index(boundary)
+        self.body_lane = None if spec.body is None else Lane(f"{lane.path}/in:{boundary}#{self.index}")
+        """The lane under which what the function of a tool reads itself is kept; None for other calls."""
         self.reads = "" if run.reads is None else run.reads.flush(lane)
         self.start_ns = ids.now_ns()
         self.parent_context, self.is_shown = find_place(run, spec.kind, spec.name)

@@ -50,6 +50,7 @@ def test_plan_reads_what_it_wrote(on_change: str) -> None:
     plan = build_plan(
         stub=("llm:*", "tool:a@main/*[2..]"),
         live=("tool:a", "http", "llm[-1]"),
+        rerun=("tool:c", "tool[2]"),
         on_change=(on_change, "tool:b=serve"),
         patches=('llm[3].system += "ask first"', "delete tool:f[*].x[0]"),
         max_cost=0.25,
@@ -87,6 +88,15 @@ def test_plan_has_a_limit() -> None:
     """A plan has at most 200 patterns."""
     with pytest.raises(ConfigError, match="at most"):
         build_plan(live=tuple(f"tool:{n}" for n in range(RULES_MAX + 1)))
+
+
+def test_p12_rerun_wins_over_live_and_serves_a_call_without_a_function() -> None:
+    """Of equal rules, `rerun` beats `live`; a statement or a program has no code that could run again."""
+    plan = Plan().live("tool").rerun("tool")
+    assert plan.runs_again
+    assert not plan.is_live("tool:f")
+    assert Asker(record_calls([Asked(1)]), plan).ask(Asked(1)).served is not None
+    assert not plan.stub("tool").is_live("tool:f")
 
 
 # ── Selectors ───────────────────────────────────────────────────────────────────────────────────────

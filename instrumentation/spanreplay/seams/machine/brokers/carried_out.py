@@ -27,6 +27,7 @@ class _CarriedOut:
     """In place of a call that has been answered."""
 
     parent: Any = None
+    body_lane: Any = None
     served: Any = None
     spec = _Spec
     index = 0

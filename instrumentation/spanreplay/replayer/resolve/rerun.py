@@ -1,0 +1,28 @@
+"""Tools whose code a replay runs again: within the sandbox, its calls served and compared, and its result compared."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from spanreplay.replayer.resolve.plan import RERUN
+
+if TYPE_CHECKING:
+    from spanreplay.model.call import CallRecord
+    from spanreplay.replayer.resolve.directions import Direction
+    from spanreplay.replayer.resolve.session import Session
+    from spanreplay.runtime.calls.open_call import Crossing
+
+__all__ = ["runs_again"]
+
+
+def runs_again(session: Session, crossing: Crossing, call: CallRecord, direction: Direction) -> bool:
+    """Whether the plan runs the code of this recorded call again; the session then compares its result.
+
+    A call without a function (a statement, a program) is served, whatever the selector says; so is a response that the
+    plan sets.
+    """
+    if direction.action != RERUN or crossing.spec.body is None or direction.responses:
+        return False
+    crossing.paired = call
+    session.counts["rerun"] = session.counts.get("rerun", 0) + 1
+    return True
