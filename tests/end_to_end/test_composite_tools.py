@@ -28,10 +28,11 @@ print(builder.compile().invoke(asked)["messages"][-1].content)
 '''
 
 
-def test_p12_a_changed_prompt_of_a_model_that_a_tool_asks_is_said_not_to_be_exercised(
-    tmp_path: Path, provider: Provider
-) -> None:
-    """The verdict counts what was compared, names the tool, and `--rerun` compares what it asks."""
+def test_p12_a_changed_prompt_of_a_model_that_a_tool_asks_is_a_difference(tmp_path: Path, provider: Provider) -> None:
+    """The verdict counts what was compared, and what the tool asks is compared where code has changed.
+
+    Where the plan serves the tool all the same, the verdict names it.
+    """
     workplace = Workplace(tmp_path, provider.environ())
     workplace.write("agent.py", AGENT)
     recorded = workplace.record("agent.py")
@@ -44,15 +45,21 @@ def test_p12_a_changed_prompt_of_a_model_that_a_tool_asks_is_said_not_to_be_exer
     assert "identical: 4 calls, all as recorded; 1 tool call ran again" in within.stderr
 
     workplace.write("agent.py", AGENT.replace("Be kind", "Be rude"))
-    changed = workplace.replay("agent.py")
+    changed = workplace.replay("agent.py", options=("--stub", "tool"))
     assert changed.verdict["unexercised"] == [
         {"boundary": "tool:research", "calls": 1, "inside": ["llm:openai.chat.completions"]}
     ]
     assert "not exercised: what tool:research asks llm:openai.chat.completions" in changed.stderr
     assert "--rerun tool:research" in changed.stderr
-    for option in ("--rerun", "--live"):
-        found = workplace.replay("agent.py", options=(option, "tool:research"))
+    for options in ((), ("--rerun", "tool:research"), ("--live", "tool:research")):
+        found = workplace.replay("agent.py", options=options)
         assert found.causes()[0] == ("changed_call", "llm:openai.chat.completions"), found.stderr
+
+    workplace.write("agent.py", AGENT + "\nunused = 1\n")
+    unchanged = workplace.replay("agent.py")
+    assert unchanged.verdict["verdict"] == "identical", unchanged.stderr
+    assert unchanged.verdict["counts"]["rerun"] == 1
+    assert "unexercised" not in unchanged.verdict
 
 
 DRAWING: Final = f'''

@@ -147,7 +147,7 @@ def test_n12_p12_what_a_tool_changed_in_memory_comes_from_its_code(tmp_path: Pat
     again = workplace.replay("agent.py")
     assert again.verdict["verdict"] == "identical", again.stderr
     assert again.verdict["counts"]["rerun"] == 1
-    assert "does it need what its tools left in memory?" in again.stderr
+    assert "did its tools leave something in memory?" in again.stderr
     assert again.stderr.count(recorded.stdout) == 1
     assert not (tmp_path / "bought.txt").exists()
 
@@ -161,4 +161,4 @@ def test_n12_p12_changed_code_is_not_judged_with_its_tools(tmp_path: Path) -> No
     replayed = workplace.replay("agent.py")
     assert replayed.verdict["verdict"] == "diverged"
     assert "rerun" not in replayed.verdict["counts"]
-    assert "does it need" not in replayed.stderr
+    assert "did its tools" not in replayed.stderr

@@ -29,8 +29,8 @@ from spanreplay.cli.agent.settle import settle
 from spanreplay.cli.reports import check_files, write_files, write_github
 from spanreplay.cli.runs import earlier, runs, shared_work
 from spanreplay.cli.runs.needed import find_needed, is_better
-from spanreplay.cli.runs.tools_again import judge_with_tools, may_lack_state
 from spanreplay.cli.runs.prices import max_cost_option, price_option
+from spanreplay.cli.runs.tools_again import judge_with_tools, may_lack_state
 from spanreplay.cli.terminal import open_console, say
 from spanreplay.model import config
 from spanreplay.model.call import Recording
@@ -343,10 +343,10 @@ def replay_command(ctx: click.Context, /, *, source: str, command: tuple[str, ..
             ctx.exit(serve(serve_one, show))
         search = partial(judge, settings)
         verdict = find_needed(found.earlier, search) if is_searching else search(found.earlier)
-        if options["warm"] is None and may_lack_state(verdict, plan):
+        if options["warm"] is None:
             again = partial(_judge, agent, found, folder, STDERR)
             verdict = judge_with_tools(verdict, found.recording, plan, lambda p: again(settings | _told(p), ()))
-            if verdict["verdict"] == "diverged" and count_before(found.recording) > 0:
+            if may_lack_state(verdict, plan) and count_before(found.recording) > 0:
                 verdict = _judge_after_earlier(source, folder, verdict, partial(again, settings))
         verdict = complete(verdict)
     ctx.exit(show(verdict))
