@@ -152,13 +152,15 @@ def test_n12_p12_what_a_tool_changed_in_memory_comes_from_its_code(tmp_path: Pat
     assert not (tmp_path / "bought.txt").exists()
 
 
-def test_n12_p12_changed_code_is_not_judged_with_its_tools(tmp_path: Path) -> None:
-    """The first replay's difference stands, and names what it lacks."""
+def test_n12_p12_what_a_tool_changed_in_memory_is_there_for_changed_code_too(tmp_path: Path) -> None:
+    """An edit that changes nothing is no difference; one that does is still one, and so is one of a call."""
     workplace = Workplace(tmp_path)
     workplace.write("agent.py", GLOBAL)
     workplace.record("agent.py")
-    workplace.write("agent.py", GLOBAL.replace("print(", "print('now', "))
-    replayed = workplace.replay("agent.py")
-    assert replayed.verdict["verdict"] == "diverged"
-    assert "rerun" not in replayed.verdict["counts"]
-    assert "did its tools" not in replayed.stderr
+    workplace.write("agent.py", GLOBAL.replace("print(", "print(*(), "))
+    assert workplace.replay("agent.py").verdict["verdict"] == "identical"
+    for changed in (GLOBAL.replace("print(", "print('now', "), GLOBAL.replace('buy("apples")', 'buy("pears")')):
+        workplace.write("agent.py", changed)
+        replayed = workplace.replay("agent.py")
+        assert replayed.verdict["verdict"] == "diverged"
+        assert "rerun" not in replayed.verdict["counts"]

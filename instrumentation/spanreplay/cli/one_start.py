@@ -45,6 +45,8 @@ class Terms:
     """File descriptor for the application's standard output; None: standard output is inherited."""
     earlier: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Run id of a unit → run ids of the units that are replayed before it, in order."""
+    plan: str = ""
+    """The plan of these replays, as JSON."""
 
 
 def replay_units(
@@ -125,6 +127,7 @@ def _start(sources: Sequence[tuple[Unit, str]], terms: Terms, folder: Path) -> t
         "SPANREPLAY_REPLAY_REPORT": str(told),
         "SPANREPLAY_REPLAY_PID": "",
         "SPANREPLAY_REPLAY_WARM": "",
+        **_told(terms),
     }
     first = Recording(sources[0][0].root, ())
     seed = recorded_hash_seed(first)
@@ -133,6 +136,10 @@ def _start(sources: Sequence[tuple[Unit, str]], terms: Terms, folder: Path) -> t
     status = run_child(terms.agent.argv, environ, stdout=terms.stdout, hash_secret=secret, is_replay=True)
     lines = told.read_text(encoding="utf-8").splitlines() if told.exists() else []
     return [json.loads(line) for line in lines if line], status
+
+
+def _told(terms: Terms) -> dict[str, str]:
+    return {"SPANREPLAY_REPLAY_PLAN": terms.plan} if terms.plan else {}
 
 
 def _read(unit: Unit, line: dict[str, Any], terms: Terms) -> Verdict:
@@ -170,6 +177,7 @@ def _replay_apart(sources: Sequence[tuple[Unit, str]], terms: Terms, folder: Pat
                 {
                     "SPANREPLAY_REPLAY_SUITE": "",
                     "SPANREPLAY_REPLAY_WARM": ",".join(terms.earlier.get(unit.run_id, ())),
+                    **_told(terms),
                 },
                 own,
                 stdout=terms.stdout,

@@ -22,12 +22,15 @@ from spanreplay.cli.runs import earlier, runs
 from spanreplay.cli.runs.lacking import judge_lacking
 from spanreplay.cli.runs.shared_work import explain_file, explain_in_catalog
 from spanreplay.cli.runs.times import time_option
+from spanreplay.cli.runs.tools_again import judge_all_with_tools
 from spanreplay.cli.runs.units import Selection, Unit, check_one_application, group_by_process, select
 from spanreplay.cli.terminal import counting, echo, say
 from spanreplay.model import config
 from spanreplay.model.errors import ConfigError, SourceError, SpanreplayError
+from spanreplay.recording.bundle import load_file
 from spanreplay.recording.catalog import Catalog, RunQuery
 from spanreplay.recording.whole_file import write_atomically
+from spanreplay.replayer.resolve.plan import Plan
 from spanreplay.report import suite as report
 from spanreplay.report.shape import EXIT_STATUS, Verdict
 
@@ -190,17 +193,25 @@ def _replay_process(
     if not is_auto:
         return verdicts, starts
 
-    def judge(tries: Mapping[str, Sequence[str]]) -> dict[str, Verdict]:
+    def again(tried: Sequence[tuple[Unit, str]], terms: Terms, what: str) -> list[Verdict]:
         nonlocal starts
+        with counting(f"replaying {what}", len(tried)) as told:
+            found, count = replay_units(tried, terms, Path(mkdtemp(dir=folder)), told)
+        starts += count
+        return found
+
+    def with_tools(plan: Plan, chosen: Sequence[int]) -> list[Verdict]:
+        own = replace(terms, plan=plan.to_json())
+        return again([sources[at] for at in chosen], own, "with the code of tools")
+
+    def judge(tries: Mapping[str, Sequence[str]]) -> dict[str, Verdict]:
         _write_earlier(catalog, units, tries, folder)
         tried = [each for each in sources if each[0].run_id in tries]
-        place = Path(mkdtemp(dir=folder))
-        with counting("replaying after earlier units", len(tried)) as told:
-            found, count = replay_units(tried, replace(terms, earlier=tries), place, told)
-        starts += count
+        found = again(tried, replace(terms, earlier=tries), "after earlier units")
         return dict(zip((unit.run_id for unit, _ in tried), found, strict=True))
 
     try:
+        verdicts = judge_all_with_tools(verdicts, lambda at: load_file(Path(sources[at][1])), with_tools)
         return judge_lacking(units, verdicts, before, judge), starts
     except SpanreplayError as exc:  # an earlier unit that can't be read costs no verdict
         say(f"that can't be told: {exc}")

@@ -36,7 +36,8 @@ _Tries: TypeAlias = Generator[tuple[str, ...], bool, tuple[str, ...]]
 
 def judge_lacking(units: Sequence[Unit], alone: Sequence[Verdict], before: Earlier, judge: Judge) -> list[Verdict]:
     """The verdicts of a suite: that after earlier units in place of the one alone, where the unit got further."""
-    diverged = [each for each in alone if each["verdict"] == "diverged" and before.get(str(each["run_id"]))]
+    served = [each for each in alone if "rerun" not in each["counts"]]  # what a tool asks is known to differ
+    diverged = [each for each in served if each["verdict"] == "diverged" and before.get(str(each["run_id"]))]
     if not diverged:
         return list(alone)
     say(

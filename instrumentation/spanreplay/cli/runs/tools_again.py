@@ -7,7 +7,8 @@ identical although a prompt in there has changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from typing import Final
 
 from spanreplay.cli.terminal import say
@@ -16,11 +17,16 @@ from spanreplay.model.errors import SpanreplayError
 from spanreplay.replayer.resolve.plan import Plan
 from spanreplay.report.shape import Verdict
 from spanreplay.runtime.calls.bodies import BODY
+from spanreplay.units.stated import find_unit
 
-__all__ = ["judge_with_tools", "may_lack_state"]
+__all__ = ["judge_all_with_tools", "judge_with_tools", "may_lack_state"]
 
 _TOOLS: Final = Kind.TOOL.value
 _CHANGED: Final = "changed_call"
+_OF_STATE: Final = ("raised", "output_changed")
+"""Differences that missing state mostly leads to, besides another response of a unit."""
+_BESIDE: Final = "beside"
+"""Strength of a cause that is only something else that differs."""
 
 
 def may_lack_state(verdict: Verdict, plan: Plan) -> bool:
@@ -35,16 +41,56 @@ def judge_with_tools(served: Verdict, recording: Recording, plan: Plan, judge: C
     """
     if plan.rules or not _is_plain(plan):
         return served
-    asking = {str(row["boundary"]) for row in served.get("unexercised") or () if row.get("inside")}
-    if served["verdict"] == "identical" and asking:
-        say("code has changed, and its tools ask models: would they ask the same? (--stub tool: don't ask)")
-        after = _judge(judge, plan.rerun(*sorted(asking)))
-        return after if after is not None and _tells_more(after, recording, asking) else served
-    if may_lack_state(served, plan) and _has_tools(recording) and not _first_cause(served):
-        say("its code is unchanged, and it diverged: did its tools leave something in memory? (--stub tool: don't ask)")
-        after = _judge(judge, plan.rerun(_TOOLS))
-        return after if after is not None and after["verdict"] == "identical" else served
-    return served
+    return _judge([served], lambda at: recording, lambda wanted, chosen: [judge(wanted)], plan)[0]
+
+
+def judge_all_with_tools(
+    served: Sequence[Verdict],
+    load: Callable[[int], Recording],
+    judge: Callable[[Plan, Sequence[int]], Sequence[Verdict]],
+) -> list[Verdict]:
+    """The same for units of a suite, given by their places in it; `judge` replays some of them with another plan."""
+    return _judge(served, load, judge, Plan())
+
+
+def _judge(
+    served: Sequence[Verdict],
+    load: Callable[[int], Recording],
+    judge: Callable[[Plan, Sequence[int]], Sequence[Verdict]],
+    plan: Plan,
+) -> list[Verdict]:
+    best = list(served)
+    asking = {at: found for at, verdict in enumerate(served) if (found := _find_asking(verdict))}
+    if asking:
+        say("code has changed, and tools ask models: would they ask the same? (--warm 0: don't ask)")
+        tools = sorted({boundary for each in asking.values() for boundary in each})
+        for at, after in _replay(judge, plan.rerun(*tools), list(asking)).items():
+            if _tells_more(after, load(at), asking[at]):
+                best[at] = after
+    lacking = [at for at, verdict in enumerate(served) if _is_doubtful(verdict, partial(load, at))]
+    if lacking:
+        say("diverged without a known cause: did tools leave something in memory? (--warm 0: don't ask)")
+        for at, after in _replay(judge, plan.rerun(_TOOLS), lacking).items():
+            if after["verdict"] == "identical":
+                best[at] = after
+    return best
+
+
+def _replay(
+    judge: Callable[[Plan, Sequence[int]], Sequence[Verdict]], plan: Plan, chosen: Sequence[int]
+) -> dict[int, Verdict]:
+    try:
+        return dict(zip(chosen, judge(plan, chosen), strict=True))
+    except SpanreplayError as exc:
+        say(f"that can't be told: {exc}")
+        return {}
+
+
+def _find_asking(verdict: Verdict) -> set[str]:
+    """The tools of an identical run that asked models and did not run, if code has changed."""
+    if verdict["verdict"] != "identical":
+        return set()
+    return {str(row["boundary"]) for row in verdict.get("unexercised") or () if row.get("inside")}
 
 
 def _is_plain(plan: Plan) -> bool:
@@ -59,16 +105,18 @@ def _has_tools(recording: Recording) -> bool:
     return any(call.kind == _TOOLS and BODY in call.meta for call in recording.calls)
 
 
-def _first_cause(verdict: Verdict) -> object:
-    return next((each.get("cause") for each in verdict["divergences"]), None)
-
-
-def _judge(judge: Callable[[Plan], Verdict], plan: Plan) -> Verdict | None:
-    try:
-        return judge(plan)
-    except SpanreplayError as exc:
-        say(f"that can't be told: {exc}")
-        return None
+def _is_doubtful(verdict: Verdict, load: Callable[[], Recording]) -> bool:
+    """Whether a difference may come from what tools left in memory: an edit mostly shows in a call."""
+    first = next(iter(verdict["divergences"]), None) if verdict["verdict"] == "diverged" else None
+    if first is None or any(cause["strength"] != _BESIDE for cause in first.get("causes") or ()):
+        return False
+    if _changed_files(verdict) != [] and first["kind"] not in (*_OF_STATE, _CHANGED):
+        return False
+    recording = load()
+    if not _has_tools(recording):
+        return False
+    is_result = find_unit(recording.root.env) is not None and first.get("call") == recording.calls[-1].number
+    return _changed_files(verdict) == [] or first["kind"] in _OF_STATE or is_result
 
 
 def _tells_more(after: Verdict, recording: Recording, asking: Collection[str]) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.model import ids
 from spanreplay.model.call import Kind
+from spanreplay.replayer.divergence import STRENGTHS
 from spanreplay.runtime.calls.bodies import BODY, is_changed
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def hint_at_bodies(
     `served`: the Lamport clock values of the calls that the replay has made. A body may have changed a global or an
     attribute that the program reads elsewhere: only its result, and what the framework hands to it, is recorded.
     """
-    if not divergences or divergences[0].cause or divergences[0].kind not in _OF_VALUES:
+    if not divergences or divergences[0].kind not in _OF_VALUES or _has_cause(divergences[0]):
         return list(divergences)
     first, *rest = divergences
     bodies = (c for c in calls if c.kind == Kind.TOOL.value and BODY in c.meta and c.seq in served)
@@ -78,3 +79,8 @@ def hint_at_bodies(
         "--rerun tool runs their code"
     )
     return [replace(first, hint="; ".join(filter(None, (first.hint, hint)))), *rest]
+
+
+def _has_cause(divergence: Divergence) -> bool:
+    """Whether more is known than that something else differs, too."""
+    return any(cause.strength != STRENGTHS[-1] for cause in divergence.causes)
