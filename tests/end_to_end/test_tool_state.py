@@ -147,7 +147,7 @@ def test_n12_p12_what_a_tool_changed_in_memory_comes_from_its_code(tmp_path: Pat
     again = workplace.replay("agent.py")
     assert again.verdict["verdict"] == "identical", again.stderr
     assert again.verdict["counts"]["rerun"] == 1
-    assert "did its tools leave something in memory?" in again.stderr
+    assert "did tools leave something in memory?" in again.stderr
     assert again.stderr.count(recorded.stdout) == 1
     assert not (tmp_path / "bought.txt").exists()
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from spanreplay.replayer.resolve.session import Session
     from spanreplay.runtime.calls.open_call import Crossing
 
-__all__ = ["runs_again"]
+__all__ = ["pair", "runs_again"]
 
 
 def runs_again(session: Session, crossing: Crossing, call: CallRecord, direction: Direction) -> bool:
@@ -23,6 +23,13 @@ def runs_again(session: Session, crossing: Crossing, call: CallRecord, direction
     """
     if direction.action != RERUN or crossing.spec.body is None or direction.responses:
         return False
-    crossing.paired = call
+    pair(session, crossing, call)
     session.counts["rerun"] = session.counts.get("rerun", 0) + 1
     return True
+
+
+def pair(session: Session, crossing: Crossing, call: CallRecord) -> None:
+    """Note which recorded call a call stands for that runs now; when a body prints and passes things on is up to it."""
+    crossing.paired = call
+    if crossing.body_lane is not None:
+        session.gate.complete(*call.clocks)

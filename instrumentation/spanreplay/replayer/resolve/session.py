@@ -39,7 +39,7 @@ from spanreplay.replayer.resolve.processes import Parts
 from spanreplay.replayer.resolve.recorded_env import RecordedEnv
 from spanreplay.replayer.resolve.repeats import Repeats
 from spanreplay.replayer.resolve.replay_resolver import ReplayResolver
-from spanreplay.replayer.resolve.rerun import runs_again
+from spanreplay.replayer.resolve.rerun import pair, runs_again
 from spanreplay.replayer.resolve.sent_tokens import SentTokens
 from spanreplay.replayer.resolve.streams import count_parts
 from spanreplay.replayer.restated import find_restated
@@ -237,7 +237,7 @@ class Session:
             self.counts["extra"] += 1
             return
         self.index.take(call)
-        crossing.paired = call
+        pair(self, crossing, call)
         if not is_equal:
             self.counts["changed"] += 1
             self.findings.note_call(crossing, "changed_call", call, cause=cause)
