@@ -9,13 +9,13 @@ from spanreplay.replayer.resolve.plan import RERUN
 if TYPE_CHECKING:
     from spanreplay.model.call import CallRecord
     from spanreplay.replayer.resolve.directions import Direction
-    from spanreplay.replayer.resolve.session import Session
+    from spanreplay.replayer.resolve.shared_state import SharedState
     from spanreplay.runtime.calls.open_call import Crossing
 
 __all__ = ["pair", "runs_again"]
 
 
-def runs_again(session: Session, crossing: Crossing, call: CallRecord, direction: Direction) -> bool:
+def runs_again(session: SharedState, crossing: Crossing, call: CallRecord, direction: Direction) -> bool:
     """Whether the plan runs the code of this recorded call again; the session then compares its result.
 
     A call without a function (a statement, a program) is served, whatever the selector says; so is a response that the
@@ -28,7 +28,7 @@ def runs_again(session: Session, crossing: Crossing, call: CallRecord, direction
     return True
 
 
-def pair(session: Session, crossing: Crossing, call: CallRecord) -> None:
+def pair(session: SharedState, crossing: Crossing, call: CallRecord) -> None:
     """Note which recorded call a call stands for that runs now; when a body prints and passes things on is up to it."""
     crossing.paired = call
     if crossing.body_lane is not None:
