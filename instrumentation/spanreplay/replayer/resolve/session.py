@@ -43,9 +43,9 @@ from spanreplay.replayer.resolve.rerun import pair, runs_again
 from spanreplay.replayer.resolve.sent_tokens import SentTokens
 from spanreplay.replayer.resolve.streams import count_parts
 from spanreplay.replayer.restated import find_restated
-from spanreplay.replayer.schedule.gate import read_gate
 from spanreplay.replayer.schedule.kept_order import KeptOrder
 from spanreplay.replayer.schedule.lock_order import RecordedLockOrder
+from spanreplay.replayer.schedule.recorded_gate import read_gate
 from spanreplay.runtime.calls.bodies import BODY
 from spanreplay.runtime.calls.turns import begin
 from spanreplay.runtime.edits.apply_patch import patch_response

@@ -16,10 +16,10 @@ import posix  # os.getpid is a recorded read
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from spanreplay.model.call import CallRecord, Outcome, Recording
+from spanreplay.model.call import CallRecord, Outcome
 from spanreplay.model.errors import ReplayMiss
 from spanreplay.replayer.schedule.arrivals import Arrivals
 from spanreplay.replayer.schedule.greenlets import Greenlets
@@ -109,6 +109,8 @@ class OrderGate:
         self._moves = 0
         self._delivering = 0
         self._is_open = False
+        self.lasted_s = 0.0
+        """How long the recorded run took."""
         self.is_live = False
         """Whether the run has continued past its recording; time is real from there on."""
         self._shared: ProcessGroup | None = None
@@ -488,13 +490,3 @@ class OrderGate:
         with self._condition:
             if wake in self._listeners:
                 self._listeners.remove(wake)
-
-
-def read_gate(recording: Recording, covered: Collection[int]) -> OrderGate:
-    """The order of a recording; `covered` has the numbers of calls that lie inside served ones, as it grows."""
-    if recording.is_imported:  # the order of its entries is not that of concurrent requests
-        return OrderGate((), covered.__contains__)
-    manifest = recording.root.manifest
-    found = map(manifest.get, ("lane_ends", "timers"))
-    lane_ends, timers = (each if isinstance(each, dict) else None for each in found)
-    return OrderGate(recording.calls, covered.__contains__, lane_ends, timers, Steps.read(manifest))

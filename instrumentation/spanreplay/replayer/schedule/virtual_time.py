@@ -31,8 +31,8 @@ POLL_S: Final = 0.005
 
 POLLS_MAX: Final = 100_000
 """How many timers may fire in a row without progress in the recording, before a program counts as stuck."""
-IN_VAIN_S: Final = 600.0
-"""How far the loop's clock moves by timers before a call no longer waits for its turn, if timers were not recorded."""
+IN_VAIN_S: Final = 1.0
+"""How long a call waits for its turn, in addition to the length of the recording, if timers were not recorded."""
 UNFIRED_MAX: Final = 10
 """The same for timers that never fired when recorded; the replay first waits for each of them in vain."""
 STARTED_MAX: Final = 10_000
@@ -92,7 +92,6 @@ class LoopClock(abc.ABC):
         self._others: Reaction | None = None
         self._others_since = -1.0
         self._moved: tuple[object, float] = (None, 0.0)
-        self._awaiting: tuple[object, float, float] = (None, 0.0, 0.0)
         self._live_since: float | None = None
         self._started: dict[int, float] = {}
 
@@ -230,7 +229,7 @@ class LoopClock(abc.ABC):
             return POLL_S
         if is_awaited:
             return POLL_S
-        if head is not None and self._waits_in_vain(now, moved):
+        if head is not None and timer is not None and self._waits_in_vain(head, timer):
             return self._give_up(head)
         if timer is not None and (head is None or timer < head.due or waited_ms < STALL_MS):
             self._count_poll()
@@ -241,19 +240,14 @@ class LoopClock(abc.ABC):
             return POLL_S
         return self._give_up(head)
 
-    def _waits_in_vain(self, now: float, moved: tuple[int, int]) -> bool:
-        """Whether a call waits for one that the program will not make before it, although timers go on.
+    def _waits_in_vain(self, head: Due, timer: float) -> bool:
+        """Whether a call waits for one that the program will not make before it, whatever timers bring.
 
         If the order of tasks was not recorded, another task may have got a lock first, which it holds while it waits.
-        Then the recorded order can't be kept.
+        Then the recorded order can't be kept. A timer that is due later than the whole recording lasted fired for
+        nothing that came before: it is a timeout, and must not pass.
         """
-        if self._gate.timers is not None:
-            return False
-        state, since, began = self._awaiting
-        if state != moved:
-            self._awaiting = (moved, now, self._now_s)
-            return False
-        return (now - since) * 1000 >= STALL_MS and self._now_s - began >= IN_VAIN_S
+        return self._gate.timers is None and timer > head.due + self._gate.lasted_s + IN_VAIN_S
 
     def _are_others_at_work(self, now: float) -> bool:
         """Whether other threads make progress since the loop became idle; no deadline passes before they had time.

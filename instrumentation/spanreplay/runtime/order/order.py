@@ -165,6 +165,8 @@ class Order(Protocol):
     """Why no thread waits any longer, if the program turned out to be stuck."""
     on_stall: Callable[[], BaseException] | None
     """Notes that the program waits forever, and returns the error to raise there."""
+    lasted_s: float
+    """How long the recorded run took."""
     is_live: bool
     """Whether the replay has gone past the end of the recording: time is real from there on."""
 
