@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 from support.provider import Provider
-from support.replaying import Workplace
+from support.replaying import CONTAINER, Workplace
 from support.suites import insist_identical
 from support.units import COMMAND, prepare, serve
 
@@ -39,12 +39,19 @@ os.kill(me, 0)
 """
 
 
-def test_p10_the_number_of_its_process_makes_no_run_another_one(provider: Provider, workplace: Workplace) -> None:
-    """In arguments, prompts, headers, names and texts of files, and output; another number is a change."""
+@pytest.mark.parametrize("within", [(), CONTAINER], ids=["here", "container"])
+def test_p10_the_number_of_its_process_makes_no_run_another_one(
+    within: tuple[str, ...], provider: Provider, workplace: Workplace
+) -> None:
+    """In arguments, prompts, headers, names and texts of files, and output; another number is a change.
+
+    In a container the process has a small number, which often means something else.
+    """
     workplace.environ.update(provider.environ())
     agent = workplace.write("agent.py", AGENT)
     workplace.record(agent)
     provider.stop()
+    workplace.within = within
     replayed = workplace.replay(agent)
     assert (replayed.status, replayed.verdict["verdict"]) == (0, "identical"), replayed.stderr
     for before, after in (("register(me,", "register(me + 1,"), ("worker {me} asks", "worker {me + 1} asks")):

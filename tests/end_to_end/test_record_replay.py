@@ -17,7 +17,7 @@ from spanreplay.model.call import CallRecord, Recording
 from support.agents import AGENTS, PYTHONS, without_instrumentors
 from support.ports import free_port, wait_for_port
 from support.provider import Provider
-from support.replaying import Replayed, Workplace
+from support.replaying import CONTAINER, Replayed, Workplace
 from support.spans import assert_same_spans
 
 
@@ -118,8 +118,6 @@ def test_s61_early_break_is_recorded_as_far_as_it_was_read(provider: Provider, w
     assert_identical(workplace.replay(agent), recorded.stdout, recording)
 
 
-CONTAINER: Final = ("unshare", "--map-root-user", "--net", "--pid", "--fork", "--mount-proc", "--ipc", "--uts")
-"""Separate namespaces, as in a container, without a network."""
 READS_ON = """
 import sys
 from openai import OpenAI

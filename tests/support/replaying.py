@@ -27,6 +27,10 @@ PATIENT: Final = {
 """Keeps servers from killing a worker that loads slowly on a busy machine or that a test has stopped."""
 
 
+CONTAINER: Final = ("unshare", "--map-root-user", "--net", "--pid", "--fork", "--mount-proc", "--ipc", "--uts")
+"""A program that starts another one in namespaces of its own, as in a container, without a network."""
+
+
 @dataclass(frozen=True)
 class Replayed:
     """A finished replay: the agent's output, the exit status and the verdict."""

@@ -29,7 +29,9 @@ _BEHIND: Final = r"(?![\w-]|\.\w)"
 
 _NUMBER: Final = r"(?:(?<![0-9A-Za-z])|(?<=\\[bfnrt]))(?:{})(?![0-9A-Za-z])"
 _NUMBER_MIN: Final = 1000
-"""Smaller numbers of the process now are not translated: they are likely to mean something else."""
+"""Smaller numbers of the process now are translated only where the recorded text shows that they mean the process."""
+_PLACES_MAX: Final = 1_000
+"""In how many places of a text a small number may mean the process."""
 _first: Final = os.getpid()
 """The process that loaded this module; units of a suite are replayed in forks of it."""
 
@@ -52,8 +54,10 @@ class Relocation:
         written: dict[str, str] = {}
         for is_ascii in (True, False):
             written.update({_in_json(h, is_ascii): _in_json(t, is_ascii) for h, t in self.moved.items()})
-        self._numbers = _find_numbers(number)
-        numbered = _number_replacer(self._numbers)
+        numbers = _find_numbers(number)
+        self._numbers = {now: then for now, then in numbers.items() if now >= _NUMBER_MIN}
+        self._small = {now: then for now, then in numbers.items() if now < _NUMBER_MIN}
+        numbered, self._whole = _number_replacer(self._numbers), _number_replacer(self._small)
         folders, in_json = _replacer(self.moved), _replacer(written)
         self._text: Callable[[str], str] = lambda text: numbered(folders(text))
         self._json: Callable[[str], str] = lambda text: numbered(in_json(text))
@@ -64,7 +68,7 @@ class Relocation:
         return cls(env.get("folders"), folders, env.get(PROCESS_NUMBER))
 
     def __bool__(self) -> bool:
-        return bool(self.moved or self._numbers)
+        return bool(self.moved or self._numbers or self._small)
 
     def describe(self) -> list[dict[str, str]]:
         """Return [{name, recorded, now}] for the agent's working folder, if it has moved."""
@@ -73,6 +77,26 @@ class Relocation:
     def text(self, value: str) -> str:
         """Replace the current folders' names in a text with the recorded ones."""
         return self._text(value)
+
+    def whole_text(self, value: str) -> str:
+        """The same, with small numbers, which may mean something else."""
+        return self._whole(self._text(value))
+
+    def text_towards(self, then: str, now: str) -> str:
+        """Replace the names in a text; return the recorded text if only the process's small number differs."""
+        moved = self._text(now)
+        return then if self.is_number_away(then, moved) else moved
+
+    def is_number_away(self, then: str, now: str) -> bool:
+        """Whether two texts differ in nothing but the small number of the process, which is another one now."""
+        if not self._small or then == now or self._whole(now) == now:
+            return False
+        number = "|".join(map(str, self._small))
+        pieces = re.split(_NUMBER.format(number), now)
+        if len(pieces) > _PLACES_MAX:
+            return False
+        recorded = "|".join(map(str, {*self._small.values(), *self._small}))
+        return re.fullmatch(f"(?:{recorded})".join(map(re.escape, pieces)), then) is not None
 
     def find_file(self, path: str) -> str:
         """The path now of a file in one of the recorded folders; other paths unchanged."""
@@ -97,7 +121,13 @@ class Relocation:
 
     def files(self, then: Any, now: Any) -> Any:
         """Replace those names in written files; if the resulting text equals the recorded one, so does its digest."""
-        return change_files(then, now, self._text, lambda _, text: self._text(text)) if self else now
+        names = then if isinstance(then, Mapping) else {}
+
+        def rename(name: str) -> str:
+            moved, whole = self._text(name), self.whole_text(name)
+            return whole if moved not in names and whole in names else moved
+
+        return change_files(then, now, rename, self.text_towards) if self else now
 
     def spec(self, spec: Spec) -> Spec:
         """Replace those names in a call's description; return the same object if it contains none."""
@@ -115,7 +145,7 @@ def _find_numbers(then: Any) -> dict[int, int]:
     """The numbers of this process → the recorded one; empty if they are the same, or the recording has none."""
     if type(then) is not int:
         return {}
-    return {number: then for number in (os.getpid(), _first) if number >= _NUMBER_MIN and number != then}
+    return {number: then for number in (os.getpid(), _first) if number != then}
 
 
 def _number_replacer(numbers: Mapping[int, int]) -> Callable[[str], str]:

@@ -24,6 +24,8 @@ def find_restated(session: SharedState, crossing: Crossing, slot: Slot) -> CallR
     call = index.find_in_slot(slot)
     if call is None:
         return None
+    if relocation.is_number_away(call.request, crossing.spec.request):
+        return call
     tokens, fingerprint = session.hidden.foreign, crossing.run.redactor.fingerprint
 
     if tokens.is_anonymous and tokens.text(call.request, crossing.spec.request) == call.request:

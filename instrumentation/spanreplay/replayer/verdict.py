@@ -323,10 +323,10 @@ def _find_stopped(session: Session) -> str:
 
 def _in_recorded_words(session: Session, run: Run, recorded: Any) -> Callable[[str], str]:
     """Return a function that rewrites an output with the recorded folders, and with the recorded tokens."""
-    if _is_same_key(session, run) or not isinstance(recorded, dict):
-        return session.relocation.text
-    then = str(recorded.get("text", ""))
-    return lambda text: session.hidden.foreign.text(then, session.relocation.text(text))
+    then = str(recorded.get("text", "")) if isinstance(recorded, dict) else ""
+    if _is_same_key(session, run) or not then:
+        return lambda text: session.relocation.text_towards(then, text)
+    return lambda text: session.hidden.foreign.text(then, session.relocation.text_towards(then, text))
 
 
 def _compare_outputs(session: Session, run: Run, now: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:

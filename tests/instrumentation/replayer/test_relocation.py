@@ -61,7 +61,16 @@ def test_p10_a_small_number_is_not_taken_for_that_of_the_process(monkeypatch: py
     """In a container a process may have a number that means something else in any text."""
     monkeypatch.setattr(os, "getpid", lambda: 57)
     monkeypatch.setattr("spanreplay.replayer.relocation._first", 7)
-    assert Relocation({}, {}, 31337).text("57 apples, 7 pears") == "57 apples, 7 pears"
+    relocation = Relocation({}, {}, 31337)
+    assert relocation.text("57 apples, 7 pears") == "57 apples, 7 pears"
+    assert relocation.is_number_away("process 31337 of 57, 577 more", "process 57 of 57, 577 more")
+    assert relocation.is_number_away("31337 of 31337", "57 of 7")
+    for then, now in (("57", "57"), ("31337", "31337"), ("31337", "58"), ("a 31337", "b 57"), ("313371", "57")):
+        assert not relocation.is_number_away(then, now)
+    assert relocation.text_towards("31337\n", "57\n") == "31337\n"
+    assert relocation.text_towards("31338\n", "57\n") == "57\n"
+    then = {"run.31337.lock": {"text": "57 31337", "sha256": "x"}}
+    assert relocation.files(then, {"run.57.lock": {"text": "57 57", "sha256": "y"}}) == then
 
 
 def test_s62_recorded_folder_within_one_of_now_is_kept() -> None:

@@ -163,7 +163,7 @@ class Written:
             found = self._read(path, self._base.get(path, 0), TEXT_BYTES_MAX)
             if found is None or "text" not in found:
                 return "" if found is None else str(found["sha256"])
-            return _hash(relocation.text(str(found["text"])))
+            return _hash(relocation.whole_text(str(found["text"])))
 
         self.versions.restate = restate
 

@@ -75,7 +75,9 @@ class Given:
         clean = bytes(codec.decode(redacted["value"])[STDIN])
         if self._is_cut:
             clean = clean[: len(self._recorded)]
-        moved = session.relocation.text(clean.decode("latin-1")).encode("latin-1") if session.relocation else clean
+        then, moved = self._recorded.decode("latin-1"), clean
+        if session.relocation:
+            moved = session.relocation.text_towards(then, clean.decode("latin-1")).encode("latin-1")
         if self._recorded not in (clean, moved):
             with contextlib.suppress(*((ReplayMiss,) if is_late else ())):
                 session.check_sent(self._crossing, STDIN, _text(self._recorded), _text(clean))
