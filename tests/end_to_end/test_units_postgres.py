@@ -164,3 +164,56 @@ def test_p3_a_request_on_a_kept_connection_of_postgresql_replays_alone(
     place.write("app.py", app.replace("insert into asked values", "insert into asked(question) values"))
     changed = place.replay(*words, source=units["/ask/apples"].run_id)
     assert changed.causes()[0] == ("changed_call", f"tool:{driver}.execute"), changed.stderr
+
+
+PAIR: Final = f"""{ASKING}{_ROUTE}
+import asyncio
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import create_async_engine
+
+engine = create_async_engine(os.environ["URL"])
+
+@app.get("/one/{{question}}")
+async def one(question: str):
+    async with engine.begin() as connection:
+        await connection.execute(text(INSERT.format(":question")), {{"question": question}})
+    return await ask(question)
+
+@app.get("/pair/{{question}}")
+async def pair(question: str):
+    held, both = [], asyncio.Event()
+
+    async def insert(word):
+        async with engine.begin() as connection:
+            held.append(word)
+            if len(held) == 2:
+                both.set()
+            await both.wait()
+            await connection.execute(text(INSERT.format(":question")), {{"question": word}})
+
+    first = await one(question)
+    await asyncio.gather(insert("left"), insert("right"))
+    return first
+"""
+
+
+@pytest.mark.parametrize("dialect", ["asyncpg", "psycopg"])
+def test_p3_a_request_that_needs_one_more_connection_replays_alone(
+    dialect: str, tmp_path: Path, provider: Provider
+) -> None:
+    """It found one connection and made a second one in a task; alone, it makes the first one in its first statement."""
+    place = prepare(tmp_path, provider, PAIR)
+    place.write("tables.py", PREPARE)
+    with postgres.serve() as connection:
+        host = connection.split()[0].partition("=")[2]
+        place.environ.update(URL=f"postgresql+{dialect}://agent@/postgres?host={host}", CONNECTION=connection)
+        place.run_plain("tables.py")
+        with serve(place) as server:
+            for path in ("/one/plums", "/pair/apples"):
+                assert httpx.get(f"{server.url}{path}", timeout=TIMEOUT_S).status_code == 200
+            server.await_ends()
+            server.stop()
+    unit = next(unit for unit in server.units() if path_of(unit) == "/pair/apples")
+    assert any(call.name.endswith(".connect") for call in unit.calls)
+    replayed = place.replay(*COMMAND, source=unit.run_id, options=("--warm", "0"))
+    assert replayed.verdict["verdict"] == "identical", replayed.stderr

@@ -51,16 +51,17 @@ _POOL: Final = "pool"
 
 
 def set_up(session: SharedState, crossing: Crossing) -> bool:
-    """Answer a call that sets up a driver's connection, if its place in the recording is another one or none."""
+    """Answer a call that sets up a connection, if its place in the recording is another one or, for drivers, none."""
     spec = crossing.spec
-    if not _of_driver(spec.name, spec.request)[1]:
+    is_of_driver = bool(_of_driver(spec.name, spec.request)[1])
+    if not is_of_driver and not _opening(spec.kind, spec.name):
         return False
     slot, index = (crossing.lane.path, crossing.boundary, crossing.index), session.index
     if index.find_exact(slot, crossing.key_hex, "") is not None:
         return False
     moved = index.find_moved(slot, crossing.key_hex)
     if moved is None:
-        return open_instead(session, crossing)
+        return is_of_driver and open_instead(session, crossing)
     index.take(moved.call)
     _serve(session, crossing, moved.call, moved.call.response)
     return True
