@@ -36,13 +36,16 @@ class Continuation(Protocol):
 
 
 class Relocation(Protocol):
-    """Maps the recording's folders to those of this machine."""
+    """Maps the folders of this machine, and the number of this process, to those of the recording."""
 
     def __bool__(self) -> bool:
-        """Whether any folder has another name here."""
+        """Whether any of them is another one here."""
 
-    def text(self, text: str) -> str:
-        """A recorded text with the folders of this machine."""
+    def whole_text(self, value: str) -> str:
+        """A text in the recording's words, with small numbers that may mean something else."""
+
+    def text_towards(self, then: str, now: str) -> str:
+        """A text in the recording's words; `then` if only the small number of the process differs."""
 
     def find_file(self, path: str) -> str:
         """The path of a recorded file on this machine."""

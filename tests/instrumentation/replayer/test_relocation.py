@@ -69,8 +69,8 @@ def test_p10_a_small_number_is_not_taken_for_that_of_the_process(monkeypatch: py
         assert not relocation.is_number_away(then, now)
     assert relocation.text_towards("31337\n", "57\n") == "31337\n"
     assert relocation.text_towards("31338\n", "57\n") == "57\n"
-    then = {"run.31337.lock": {"text": "57 31337", "sha256": "x"}}
-    assert relocation.files(then, {"run.57.lock": {"text": "57 57", "sha256": "y"}}) == then
+    written = {"run.31337.lock": {"text": "57 31337", "sha256": "x"}}
+    assert relocation.files(written, {"run.57.lock": {"text": "57 57", "sha256": "y"}}) == written
 
 
 def test_s62_recorded_folder_within_one_of_now_is_kept() -> None:
