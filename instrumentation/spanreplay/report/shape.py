@@ -54,6 +54,7 @@ class Counts(TypedDict, total=False):
     exact: int
     moved: int
     live: int
+    rerun: int
     changed: int
     extra: int
     missing: int

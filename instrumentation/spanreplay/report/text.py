@@ -60,7 +60,7 @@ def _identical_line(verdict: Verdict) -> str:
     if covered:
         line += f", and {covered:,} inside them that {'was' if covered == 1 else 'were'} not made again"
     if "rerun" in verdict.get("plan", {}):
-        line += f"; {plural(counts['rerun'] if 'rerun' in counts else 0, 'tool call')} ran again"
+        line += f"; {plural(counts.get('rerun', 0), 'tool call')} ran again"
     if counts.get("live"):
         return f"{line}, except {plural(counts['live'], 'live call')}"
     checked = [
