@@ -141,13 +141,16 @@ def test_replay_that_reads_less_than_recorded_is_not_identical(workplace: Workpl
     assert workplace.replay(agent, "1", options=["--live", "clock:*"]).status == 0
 
 
-def test_reads_inside_a_call_are_not_recorded(workplace: Workplace) -> None:
-    """Reads in a tool's body need not be served: the body does not run in a replay."""
-    source = CALL.replace("    return", "    import time; time.time()\n    return") + "import time\n"
-    agent = workplace.write("agent.py", source + "book(1); print(time.time())\n")
+def test_reads_inside_a_tool_are_kept_apart(workplace: Workplace) -> None:
+    """They need not be served, because the body does not run in a replay; another number of them is no difference."""
+    source = CALL.replace("    return", "    import time; time.time()\n    return")
+    source += "import time\nbook(1); print(time.time())\n"
+    agent = workplace.write("agent.py", source)
     recorded = workplace.record(agent)
-    assert workplace.recording().root.manifest["reads"]["count"] == 1
+    assert workplace.recording().root.manifest["reads"]["count"] == 2
     assert_same(workplace.replay(agent), recorded.stdout)
+    twice = workplace.write("agent.py", source.replace("time.time()\n", "time.time(); time.time()\n", 1))
+    assert_same(workplace.replay(twice, options=("--rerun", "tool")), recorded.stdout)
 
 
 def test_clock_recording_can_be_switched_off(workplace: Workplace) -> None:

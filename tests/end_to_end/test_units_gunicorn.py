@@ -12,7 +12,8 @@ import pytest
 
 from support.provider import Provider
 from support.replaying import TIMEOUT_S, Workplace
-from support.units import CHAT, FLASK, await_true, find_own_number, prepare, response_of, serve
+from support.suites import insist_identical
+from support.units import ASKING, CHAT, FLASK, await_true, find_own_number, prepare, response_of, serve
 
 COUNT: Final = 16
 TAKES_OVER: Final = """
@@ -80,3 +81,81 @@ def test_a_worker_that_takes_its_sockets_over_replays(provider: Provider, tmp_pa
     (unit,) = server.units()
     replayed = place.replay(*command, source=unit.run_id)
     assert replayed.status == 0, replayed.stderr
+
+
+EMBEDDED: Final = """
+import os, random, sys, time
+
+import gunicorn.app.base
+import httpx
+
+class Standalone(gunicorn.app.base.BaseApplication):
+    def __init__(self, application, options):
+        self.application, self.options = application, options
+        super().__init__()
+
+    def load_config(self):
+        for name, value in self.options.items():
+            self.cfg.set(name, value)
+
+    def load(self):
+        return self.application
+
+if __name__ == "__main__":
+    PORT, WORKER = sys.argv[1:]
+    models = httpx.get(os.environ["OPENAI_BASE_URL"] + "/models").status_code
+    CONFIG = f"{models} {random.random()} {time.time()} {os.path.exists('none.toml')}"
+    import app
+    app.CONFIG = CONFIG
+    Standalone(app.app, {"bind": f"127.0.0.1:{PORT}", "workers": 2, "worker_class": WORKER}).run()
+"""
+KINDS: Final = {
+    "sync": f"""{FLASK}
+@app.get("/ask/<text>")
+def answer(text):
+    return {{"config": CONFIG, "answer": ask(text), "at": time.time(), "since": STARTED}}
+
+STARTED = time.time()
+""",
+    "uvicorn_worker.UvicornWorker": f"""{ASKING}
+from contextlib import asynccontextmanager
+from fastapi import FastAPI
+
+@asynccontextmanager
+async def lifespan(app):
+    app.state.first = (await ask("first"), uuid.uuid4())
+    yield
+
+app = FastAPI(lifespan=lifespan)
+
+@app.get("/ask/{{text}}")
+async def answer(text):
+    return {{"config": CONFIG, "answer": await ask(text), "at": time.time(), "since": app.state.first}}
+""",
+}
+
+
+@pytest.mark.parametrize("worker", KINDS)
+def test_p2_p4_requests_to_a_program_that_runs_gunicorn_itself_replay_alone(
+    worker: str, provider: Provider, tmp_path: Path
+) -> None:
+    """The program asks a server, draws values and loads its application, then forks workers, which start something."""
+    place = prepare(tmp_path, provider, KINDS[worker])
+    place.write("main.py", EMBEDDED)
+    with serve(place, command=("main.py",), at=f"{{port}} {worker}") as server:
+        for text in ("plums", "figs", "nuts"):
+            assert httpx.get(f"{server.url}/ask/{text}", timeout=TIMEOUT_S).status_code == 200
+        server.await_ends()
+        server.stop()
+    provider.stop()
+    units = server.units()
+    assert [unit.completeness().reasons for unit in units] == [()] * 3
+    words = ("main.py", str(server.port), worker)
+    insist_identical(place, *words, units=units, options=("--warm", "0"))
+
+    replayed = place.replay(*words, source=units[0].run_id)
+    assert replayed.verdict["verdict"] == "identical", replayed.stderr
+
+    place.write("main.py", EMBEDDED.replace("{models} {random", "{models}, {random"))
+    changed = place.replay(*words, source=units[0].run_id)
+    assert changed.causes()[0] == ("changed_call", "http:response"), changed.stderr

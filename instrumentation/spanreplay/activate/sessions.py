@@ -49,7 +49,7 @@ def load_session(folders: Mapping[str, str], *, is_start: bool = False) -> Sessi
     return make_session(only_start(recording) if is_start else recording, source, plan, folders, earlier)
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=2)
 def _load_process(source: str, run_id: str) -> Recording:
     """Load the run of a process; cached, so that forks for units don't read it again."""
     return load_beside(source, run_id)

@@ -79,13 +79,13 @@ def _from_catalog(catalog: Catalog, run: str, folder: Path, *, is_at_service: bo
 
 
 def write_file(catalog: Catalog, recording: Recording, folder: Path) -> Path:
-    """Write a run to a file for a replay; for a unit, also the run of its process. Raises: SourceError."""
+    """Write a run to a file for a replay; for a unit, also the runs of its process. Raises: SourceError."""
     path = folder / f"{recording.run_id}.replay"
     path.write_bytes(catalog.export(recording.run_id))
     unit = find_unit(recording.root.env)
-    if unit is not None:
+    for run_id in () if unit is None else unit.runs:
         with suppress(SourceError):  # the replay says what is not here
-            (folder / f"{unit.process}.replay").write_bytes(catalog.export(unit.process))
+            (folder / f"{run_id}.replay").write_bytes(catalog.export(run_id))
     return path
 
 

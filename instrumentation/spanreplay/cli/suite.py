@@ -33,6 +33,7 @@ from spanreplay.recording.whole_file import write_atomically
 from spanreplay.replayer.resolve.plan import Plan
 from spanreplay.report import suite as report
 from spanreplay.report.shape import EXIT_STATUS, Verdict
+from spanreplay.units.stated import find_unit
 
 UNITS_MAX: Final = 10_000
 UNITS: Final = 1_000
@@ -164,8 +165,10 @@ def _write_files(catalog: Catalog, process: str, units: Sequence[Unit], folder: 
     here = [unit for unit in units if not unit.file]
     for unit, content in zip(here, _iter_exports(catalog, [unit.run_id for unit in here]), strict=True):
         (folder / f"{unit.run_id}.replay").write_bytes(content)
-    with suppress(SourceError):  # the replay says what is not here
-        (folder / f"{process}.replay").write_bytes(catalog.export(process))
+    origins = {start.origin for unit in here if (start := find_unit(unit.root.env)) is not None and start.origin}
+    for run_id in (process, *sorted(origins)):
+        with suppress(SourceError):  # the replay says what is not here
+            (folder / f"{run_id}.replay").write_bytes(catalog.export(run_id))
     return [(unit, unit.file or str(folder / f"{unit.run_id}.replay")) for unit in units]
 
 

@@ -78,6 +78,8 @@ class Process:
     start: Start | None = None
     forked_from: Run | None = None
     """The run of the parent process, as it was at the fork."""
+    forks_workers: bool = False
+    """Whether this process forks workers of a server that a replay runs in the process of the program."""
     app: str = ""
     """The server's name for its application, used if the unit has no name."""
     count: int = 0
@@ -226,9 +228,14 @@ def open_unit(name: str = "", user: str = "", session: str = "") -> UnitRun | No
 
 
 def _add_origin(begun: Start, forked_from: Run | None) -> Start:
-    """Add a hole to the start of a forked process if its parent had acted before the fork."""
+    """Name the parent of a forked process in its start, if the parent had acted before the fork.
+
+    Only the fork of a server's worker can be replayed: then that is part of what the replay needs, else a hole.
+    """
     if forked_from is None or not start.has_acted(forked_from):
         return begun
+    if _forked_from is not None and _forked_from.forks_workers:
+        return replace(begun, origin=forked_from.run_id)
     return replace(begun, holes=(*begun.holes, _BEFORE_FORK.format(forked_from.run_id)))
 
 

@@ -46,6 +46,7 @@ _LOCK_ORDER: Final = ("handovers", WORKERS)
 _FORKED_LATER: Final = (
     "a worker's process made calls or read clock or random values before its first unit: they are not replayed"
 )
+_NO_ORIGIN: Final = "what the program did before it forked the process of this unit is in run {}, which is not here"
 _SEALED: Final = ("root", "leaves")
 
 
@@ -174,12 +175,31 @@ def with_start(unit: Recording, load: Callable[[str], Recording]) -> Started:
     numbered = tuple(replace(call, number=-call.number) for call in ended)  # `name_number` knows
     is_whole = len(calls) == start.calls
     lost = "" if is_whole else f"{len(calls)} of {start.calls} calls of the start of its process are here"
+    origin = _load_origin(start, load)
+    lost = lost or (_NO_ORIGIN.format(start.origin) if start.origin and origin is None else "")
     reads = [segment for call in calls if id(call) in in_flight for segment in _read_segments(call)]
     joined = _join(unit, numbered, start, order if isinstance(order, Mapping) else {}, lost, reads)
     tampering = find_tampering(unit) or find_tampering(process)
     lasted_ns = max((call.end_ns for call in ended), default=0) - process.root.start_ns
     found = Started(joined, tampering, frozenset(in_flight.values()), lasted_ns=lasted_ns)
+    if origin is not None:
+        return _with_origin(found, origin, process.root.start_ns)
     return found if start.root == MAIN else _with_launch(found, process, start)
+
+
+def _load_origin(start: Start, load: Callable[[str], Recording]) -> Recording | None:
+    try:
+        return load(start.origin) if start.origin else None
+    except SourceError:
+        return None
+
+
+def _with_origin(found: Started, origin: Recording, forked_ns: int) -> Started:
+    """Add what the program did before it forked the process, and what it read at any time."""
+    above = tuple(call for call in origin.calls if call.start_ns < forked_ns)
+    later = [segment for call in origin.calls if call.start_ns >= forked_ns for segment in _read_segments(call)]
+    tampering = found.tampering or find_tampering(origin)
+    return replace(found, launching=above, left=[*later, *left_of(origin.root.manifest)], tampering=tampering)
 
 
 def _with_launch(found: Started, process: Recording, start: Start) -> Started:

@@ -35,6 +35,8 @@ CALLS: Final = "calls"
 """Member of `UNIT`: the number of calls in the start."""
 ROOT: Final = "root"
 """Member of `UNIT`: the root lane of the process, which may be one of several workers of the run."""
+ORIGIN: Final = "origin"
+"""Member of `UNIT`: the run of the process that forked the unit's, if that had made calls or drawn values before."""
 WORKER: Final = "worker"
 """Member of `UNIT`: the run of the forked process that did the work; the start is its parent's."""
 READS: Final = "reads"
@@ -58,11 +60,18 @@ class Start:
     root: str = MAIN
     holes: Sequence[str] = ()
     """Reasons why the start can't be replayed completely."""
+    origin: str = ""
+    """The run of the process that forked this one, if a replay needs what it did before; '' if not."""
+
+    @property
+    def runs(self) -> tuple[str, ...]:
+        """The runs that a replay needs, besides the unit's own."""
+        return (self.process, self.origin) if self.origin else (self.process,)
 
     def to_environment(self, before: int) -> dict[str, Any]:
         """Return the member for a root's environment; `before`: how many units the process had begun before."""
-        started = {PROCESS: self.process, START: self.clock, CALLS: self.calls, ROOT: self.root}
-        return {**started, UNITS_BEFORE: before}
+        started: dict[str, Any] = {PROCESS: self.process, START: self.clock, CALLS: self.calls, ROOT: self.root}
+        return {**started, UNITS_BEFORE: before, **({ORIGIN: self.origin} if self.origin else {})}
 
 
 def find_unit(environment: Mapping[str, Any]) -> Start | None:
@@ -73,8 +82,10 @@ def find_unit(environment: Mapping[str, Any]) -> Start | None:
     process, clock, calls, root = (found.get(name) for name in (PROCESS, START, CALLS, ROOT))
     if not (isinstance(process, str) and _RUN_ID.fullmatch(process)):  # it becomes the name of a file
         return None
+    origin = found.get(ORIGIN)
+    stated = origin if isinstance(origin, str) and _RUN_ID.fullmatch(origin) else ""
     if isinstance(clock, int) and isinstance(calls, int) and isinstance(root, str):
-        return Start(process, clock, calls, root)
+        return Start(process, clock, calls, root, origin=stated)
     return None
 
 

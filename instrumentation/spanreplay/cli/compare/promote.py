@@ -242,9 +242,9 @@ def _write(found: Source, folder: Path, name: str, told: Mapping[str, Any], agen
 
 
 def _write_recordings(found: Source, folder: Path) -> list[Path]:
-    """Write the run; for a unit, also the run of its process, which its replay starts from."""
+    """Write the run; for a unit, also the runs of its process, which its replay starts from."""
     unit = find_unit(found.recording.root.env)
-    names = [f"{run_id}.replay" for run_id in (found.recording.run_id, *([unit.process] if unit is not None else []))]
+    names = [f"{run_id}.replay" for run_id in (found.recording.run_id, *(unit.runs if unit is not None else ()))]
     if found.is_at_service:
         with runs.open_catalog() as catalog:
             write_file(catalog, found.recording, folder)

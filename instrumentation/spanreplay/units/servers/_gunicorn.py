@@ -38,9 +38,14 @@ def _load(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _spawn(wrapped: Any, arbiter: Any, args: Any, kwargs: Any) -> Any:
-    """End the start before forking workers of a preloaded application, so that they share it."""
+    """End the start before forking workers of a preloaded application, so that they share it.
+
+    Other workers have a start of their own. A program that runs gunicorn itself may have acted before.
+    """
     if arbiter.cfg.preload_app:
         guard.guarded("the start of the workers", factory.begin_units)
+    elif (process := factory.offered()) is not None:
+        process.forks_workers = True
     return wrapped(*args, **kwargs)
 
 
