@@ -122,6 +122,7 @@ def _read(source: Source, draw: Draw, shifted: Callable[[int], Any] | None, *, i
         if crossing.body_lane is None or crossing.is_live_by_plan:  # the result is recorded, not what it is made of
             return draw()
         lane, source = (crossing.body_lane if lane is crossing.lane else lane), in_tools(source)
+        is_secret = False  # a replay serves the result, and would not know what is secret in it
     value = run.reads.read(lane, source, draw, shifted)
     if is_secret:
         run.redactor.learn_made(value)
