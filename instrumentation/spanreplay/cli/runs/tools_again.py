@@ -7,9 +7,9 @@ identical although a prompt in there has changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from spanreplay.cli.terminal import say
 from spanreplay.model.call import CallRecord, Kind, Recording
@@ -25,6 +25,7 @@ _TOOLS: Final = Kind.TOOL.value
 _CHANGED: Final = "changed_call"
 _OF_STATE: Final = ("raised", "output_changed")
 """Differences that missing state mostly leads to, besides another response of a unit."""
+_REDACTION: Final = "redaction"
 _BESIDE: Final = "beside"
 """Strength of a cause that is only something else that differs."""
 
@@ -105,10 +106,15 @@ def _has_tools(recording: Recording) -> bool:
     return any(call.kind == _TOOLS and BODY in call.meta for call in recording.calls)
 
 
+def _is_known(cause: Mapping[str, Any]) -> bool:
+    """Whether a cause explains the difference, and is not only something else that differs."""
+    return cause["strength"] != _BESIDE or cause["kind"] == _REDACTION
+
+
 def _is_doubtful(verdict: Verdict, load: Callable[[], Recording]) -> bool:
     """Whether a difference may come from what tools left in memory: an edit mostly shows in a call."""
     first = next(iter(verdict["divergences"]), None) if verdict["verdict"] == "diverged" else None
-    if first is None or any(cause["strength"] != _BESIDE for cause in first.get("causes") or ()):
+    if first is None or any(map(_is_known, first.get("causes") or ())):
         return False
     if _changed_files(verdict) != [] and first["kind"] not in (*_OF_STATE, _CHANGED):
         return False
