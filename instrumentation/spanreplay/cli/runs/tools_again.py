@@ -108,7 +108,7 @@ def _has_tools(recording: Recording) -> bool:
 
 def _is_known(cause: Mapping[str, Any]) -> bool:
     """Whether a cause explains the difference, and is not only something else that differs."""
-    return cause["strength"] != _BESIDE or cause["kind"] == _REDACTION
+    return bool(cause["strength"] != _BESIDE or cause["kind"] == _REDACTION)
 
 
 def _is_doubtful(verdict: Verdict, load: Callable[[], Recording]) -> bool:
