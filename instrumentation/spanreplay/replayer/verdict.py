@@ -20,6 +20,7 @@ from spanreplay.replayer.compare.findings import show_call
 from spanreplay.replayer.compare.leading import find_raised, put_first
 from spanreplay.replayer.compare.moving_parts import part_of_kind
 from spanreplay.replayer.compare.not_compared import STDERR, STDOUT, find_not_compared
+from spanreplay.replayer.compare.reordered import without_reordered
 from spanreplay.replayer.compare.unexercised import hint_at_bodies
 from spanreplay.replayer.divergence import Divergence
 from spanreplay.replayer.known_holes import excuse, find_doubt, has_ended_at_a_hole, stop_at_hole
@@ -78,6 +79,7 @@ def build_verdict(
     raised = find_raised(run.redactor.text) if is_other_end else None
     drift, code = _find_drift(session, run), _code(session, run)
     has_changed = bool(code.get("code", {}).get("changed_files"))
+    divergences = without_reordered(session, divergences, code)
     if divergences:
         made = sum(session.counts.get(name, 0) for name in ("served", "live", "rerun"))
         divergences = put_first(divergences, raised, made, is_offline=bool(session.guard and session.guard.is_offline))

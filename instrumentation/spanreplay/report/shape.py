@@ -63,6 +63,7 @@ class Counts(TypedDict, total=False):
     ignored_diffs: int
     not_asked: int
     start: int
+    reordered: int
 
 
 class Diff(TypedDict, total=False):

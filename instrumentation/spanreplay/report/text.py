@@ -49,7 +49,11 @@ _STYLE: Final = {
     "resumed": "bold green",
 }
 _LABEL_WIDTH: Final = 10
-_COUNTED: Final = {"not_asked": "of reporting tools not made", "start": "more of the start of its process"}
+_COUNTED: Final = {
+    "not_asked": "of reporting tools not made",
+    "start": "more of the start of its process",
+    "reordered": "of its start in another order",
+}
 
 
 def _identical_line(verdict: Verdict) -> str:
