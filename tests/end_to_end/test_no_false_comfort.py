@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -124,3 +126,88 @@ def test_u5_an_exception_around_a_call_shows_the_agents_frames(recorded: Workpla
     assert 'agent.py", line' in done.stderr
     assert "spanreplay/runtime/calls/function_calls.py" not in done.stderr
     assert "instrumentation/spanreplay" not in done.stderr
+
+
+IN_ORDER: Final = """
+import asyncio
+from spanreplay import boundary
+
+@boundary("tool", effect="write")
+async def do(what):
+    return what
+
+async def work(name):
+    await do(f"{name}: check")
+    await do(f"{name}: pay")
+
+async def main():
+    await work("first")
+    await asyncio.gather(*(asyncio.create_task(work(each)) for each in "ab"))
+
+asyncio.run(main())
+print("done")
+"""
+
+
+@pytest.mark.parametrize("level", ["calls", "full"])
+def test_p12_s28_calls_of_one_lane_in_another_order_are_a_difference(level: str, tmp_path: Path) -> None:
+    """Also where the order of tasks and threads is not recorded: within each of them it is."""
+    workplace = Workplace(tmp_path, {"SPANREPLAY_LEVEL": level})
+    workplace.write("agent.py", IN_ORDER)
+    workplace.record("agent.py")
+    assert workplace.replay("agent.py").verdict["verdict"] == "identical"
+    swapped = IN_ORDER.replace("check", "X").replace("pay", "check").replace("X", "pay")
+    workplace.write("agent.py", swapped)
+    replayed = workplace.replay("agent.py")
+    assert replayed.causes()[0] == ("moved", "tool:do"), replayed.stderr
+    workplace.write("agent.py", swapped.replace('    await work("first")\\n', ""))
+    assert workplace.replay("agent.py").causes()[0] != ("missing_call", "tool:do")
+
+
+TURNS: Final = """
+import queue, sys, threading
+from spanreplay import boundary
+
+@boundary("tool", effect="write")
+def do(what):
+    return what
+
+jobs = queue.Queue()
+turns = {0: threading.Event(), 1: threading.Event()}
+ORDER = [0, 0, 0, 1] if "other" in sys.argv else [0, 1, 0, 0]
+
+def work(number):
+    while turns[number].wait():
+        turns[number].clear()
+        job = jobs.get()
+        if job is None:
+            break
+        do(job)
+        over.set()
+
+over = threading.Event()
+threads = [threading.Thread(target=work, args=(number,), name="worker") for number in turns]
+for each in threads:
+    each.start()
+for job, number in zip("abcd", ORDER):
+    over.clear()
+    jobs.put(job)
+    turns[number].set()
+    over.wait()
+for number in turns:
+    jobs.put(None)
+    turns[number].set()
+for each in threads:
+    each.join()
+print("done")
+"""
+
+
+def test_p12_n12_workers_that_take_each_others_items_are_no_difference_at_calls(tmp_path: Path) -> None:
+    """Which of two equal threads takes the next item is not recorded there; each item is done once."""
+    workplace = Workplace(tmp_path, {"SPANREPLAY_LEVEL": "calls"})
+    workplace.write("agent.py", TURNS)
+    workplace.record("agent.py")
+    replayed = workplace.replay("agent.py", "other", options=("--stub", "tool"))
+    assert replayed.verdict["verdict"] == "identical", replayed.stderr
+    assert replayed.verdict["counts"]["moved"] == 3

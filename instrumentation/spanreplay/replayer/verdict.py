@@ -262,7 +262,9 @@ def _order_moves(session: Session) -> list[Divergence]:
         if skipped is not None and call.lane == found[at].lane:
             found[at] = replace(found[at], is_downstream=True, downstream_of=skipped.seq)
             found.insert(at, _missing(skipped, session.recording.run_id, root=None))
-    return found
+    # A worker that has taken another one's item has its own at another place
+    workers = {call.span_id for _, call, _ in session.findings.moves if call.lane in session.findings.exchanged}
+    return [d for d in found if d.kind != "moved" or d.recorded_span_id not in workers]
 
 
 def _find_reasons(session: Session, missing: list[CallRecord]) -> list[str]:

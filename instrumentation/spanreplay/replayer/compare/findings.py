@@ -19,6 +19,7 @@ from spanreplay.replayer.compare.ignored import IgnoredDiff
 from spanreplay.replayer.compare.kinds import CHANGED, TYPE_CHANGED, find_kind, find_unserializable
 from spanreplay.replayer.compare.native_code import find_native
 from spanreplay.replayer.compare.retrieval import compare_chunks
+from spanreplay.replayer.compare.swaps import may_swap
 from spanreplay.replayer.compare.taint import Taint
 from spanreplay.replayer.divergence import (
     DIFFS_MAX,
@@ -60,6 +61,8 @@ class Findings:
         """Live calls whose output is different or new: seq → number, boundary, recorded response, response now."""
         self.moves: list[tuple[int, CallRecord, int]] = []
         """(position in `divergences`, recorded call, index now) of every call that moved."""
+        self.exchanged: set[str] = set()
+        """The lanes that have made calls of other lanes, where that is no difference."""
         self.taint = Taint()
         self.native: dict[int, str] = {}
         """Calls that differ → libraries with native code between the agent and them."""
@@ -77,6 +80,13 @@ class Findings:
     def follow(self, recording: Recording, index: RecordingIndex) -> None:
         """Switch to a longer recording; the findings stay."""
         self._recording, self._index = recording, index
+
+    def is_exchange(self, lane: str, other: str) -> bool:
+        """Whether it is no difference if one lane makes a call of the other; notes that they do."""
+        if not may_swap(self._recording, lane, other):
+            return False
+        self.exchanged.update((lane, other))
+        return True
 
     def note_call(
         self,

@@ -22,11 +22,11 @@ def may_swap(recording: Recording, lane: str, other: str) -> bool:
     """Whether it is no difference if one lane makes a call of the other.
 
     If the order of threads is not recorded, any of several threads or tasks with the same job may take the next piece
-    of work.
+    of work. The order within one lane is always recorded.
     """
     if recording.is_imported:  # which task or thread made a request is not recorded
         return True
     if is_of_process(lane) and is_of_process(other) and has_any_workers(recording):
         return True
     is_open = "waits of threads" not in level_of_recording(recording.root)
-    return is_open and _NUMBER.sub("", lane) == _NUMBER.sub("", other)
+    return is_open and lane != other and _NUMBER.sub("", lane) == _NUMBER.sub("", other)

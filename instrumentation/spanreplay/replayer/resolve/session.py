@@ -24,7 +24,7 @@ from spanreplay.recording.seal.check import find_tampering
 from spanreplay.replayer.compare import beside
 from spanreplay.replayer.compare.findings import DIVERGENCES_MAX, Findings, place
 from spanreplay.replayer.compare.kinds import find_unserializable
-from spanreplay.replayer.compare.swaps import has_any_workers, may_swap
+from spanreplay.replayer.compare.swaps import has_any_workers
 from spanreplay.replayer.compare.unexercised import Unexercised
 from spanreplay.replayer.divergence import Diff, Divergence, describe_stall, diff_json
 from spanreplay.replayer.index import Moved, RecordingIndex, is_open_ended
@@ -274,7 +274,7 @@ class Session:
             if rival is None:
                 self.index.take(call)
             raise miss
-        if rival is not None or not may_swap(self.recording, call.lane, crossing.lane.path):
+        if rival is not None or not self.findings.is_exchange(call.lane, crossing.lane.path):
             self.findings.note_call(crossing, "moved" if rival is None else "ambiguous", call, detail)
         self._serve(crossing, call, direction)
         self.counts["moved"] += 1
