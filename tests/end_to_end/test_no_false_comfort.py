@@ -164,6 +164,52 @@ def test_p12_s28_calls_of_one_lane_in_another_order_are_a_difference(level: str,
     assert workplace.replay("agent.py").causes()[0] != ("missing_call", "tool:do")
 
 
+ONE_AFTER_THE_OTHER: Final = {
+    "tasks": """
+import asyncio
+from spanreplay import boundary
+
+@boundary("tool", effect="write")
+async def do(what):
+    return what
+
+async def step(what):
+    return await do(what)
+
+async def main():
+    for what in ("check", "pay"):
+        await asyncio.create_task(step(what))
+
+asyncio.run(main())
+""",
+    "jobs": """
+from concurrent.futures import ThreadPoolExecutor
+from spanreplay import boundary
+
+@boundary("tool", effect="write")
+def do(what):
+    return what
+
+with ThreadPoolExecutor(2) as pool:
+    for what in ("check", "pay"):
+        pool.submit(do, what).result()
+""",
+}
+
+
+@pytest.mark.parametrize("kind", ONE_AFTER_THE_OTHER)
+def test_p12_s28_equal_tasks_in_another_order_are_a_difference_if_code_has_changed(kind: str, tmp_path: Path) -> None:
+    """Which of two equal tasks makes a call is not recorded at `calls`; but one waited for the other."""
+    workplace = Workplace(tmp_path, {"SPANREPLAY_LEVEL": "calls"})
+    workplace.write("agent.py", ONE_AFTER_THE_OTHER[kind])
+    workplace.record("agent.py")
+    assert workplace.replay("agent.py").verdict["verdict"] == "identical"
+    workplace.write("agent.py", ONE_AFTER_THE_OTHER[kind].replace('"check", "pay"', '"pay", "check"'))
+    replayed = workplace.replay("agent.py")
+    assert replayed.causes()[0] == ("moved", "tool:do"), replayed.stderr
+    assert "agent.py has changed since the recording" in replayed.stderr
+
+
 TURNS: Final = """
 import queue, sys, threading
 from spanreplay import boundary

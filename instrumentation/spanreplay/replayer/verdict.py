@@ -80,6 +80,8 @@ def build_verdict(
     drift, code = _find_drift(session, run), _code(session, run)
     has_changed = bool(code.get("code", {}).get("changed_files"))
     divergences = without_reordered(session, divergences, code)
+    if has_changed and session.gate.skipped:  # not the lanes alone have changed, but the order
+        divergences = divergences or session.findings.exchanges[:]
     if divergences:
         made = sum(session.counts.get(name, 0) for name in ("served", "live", "rerun"))
         divergences = put_first(divergences, raised, made, is_offline=bool(session.guard and session.guard.is_offline))

@@ -62,7 +62,9 @@ class Findings:
         self.moves: list[tuple[int, CallRecord, int]] = []
         """(position in `divergences`, recorded call, index now) of every call that moved."""
         self.exchanged: set[str] = set()
-        """The lanes that have made calls of other lanes, where that is no difference."""
+        """The lanes that have made calls of other lanes, where that is no difference by itself."""
+        self.exchanges: list[Divergence] = []
+        """These calls."""
         self.taint = Taint()
         self.native: dict[int, str] = {}
         """Calls that differ → libraries with native code between the agent and them."""
@@ -81,12 +83,15 @@ class Findings:
         """Switch to a longer recording; the findings stay."""
         self._recording, self._index = recording, index
 
-    def is_exchange(self, lane: str, other: str) -> bool:
-        """Whether it is no difference if one lane makes a call of the other; notes that they do."""
-        if not may_swap(self._recording, lane, other):
-            return False
+    def note_move(self, crossing: Crossing, call: CallRecord, detail: str, *, is_ambiguous: bool) -> None:
+        """Note a call that was made at another place, unless one lane may make calls of the other."""
+        lane, other = call.lane, crossing.lane.path
+        if is_ambiguous or not may_swap(self._recording, lane, other):
+            self.note_call(crossing, "ambiguous" if is_ambiguous else "moved", call, detail)
+            return
         self.exchanged.update((lane, other))
-        return True
+        if len(self.exchanges) < DIVERGENCES_MAX:
+            self.exchanges.append(self._describe(crossing, "moved", call, detail, ()))
 
     def note_call(
         self,

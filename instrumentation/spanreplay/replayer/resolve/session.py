@@ -274,8 +274,7 @@ class Session:
             if rival is None:
                 self.index.take(call)
             raise miss
-        if rival is not None or not self.findings.is_exchange(call.lane, crossing.lane.path):
-            self.findings.note_call(crossing, "moved" if rival is None else "ambiguous", call, detail)
+        self.findings.note_move(crossing, call, detail, is_ambiguous=rival is not None)
         self._serve(crossing, call, direction)
         self.counts["moved"] += 1
 
