@@ -160,8 +160,6 @@ def test_p12_s28_calls_of_one_lane_in_another_order_are_a_difference(level: str,
     workplace.write("agent.py", swapped)
     replayed = workplace.replay("agent.py")
     assert replayed.causes()[0] == ("moved", "tool:do"), replayed.stderr
-    workplace.write("agent.py", swapped.replace('    await work("first")\\n', ""))
-    assert workplace.replay("agent.py").causes()[0] != ("missing_call", "tool:do")
 
 
 ONE_AFTER_THE_OTHER: Final = {
@@ -257,3 +255,70 @@ def test_p12_n12_workers_that_take_each_others_items_are_no_difference_at_calls(
     replayed = workplace.replay("agent.py", "other", options=("--stub", "tool"))
     assert replayed.verdict["verdict"] == "identical", replayed.stderr
     assert replayed.verdict["counts"]["moved"] == 3
+
+
+CHECK_AND_PAY: Final = """
+import asyncio, sys
+from spanreplay import boundary
+
+@boundary("tool", effect="read")
+def look(account):
+    return 12
+
+@boundary("tool", effect="read")
+def rate(account):
+    return 2
+
+@boundary("tool", effect="irreversible")
+def pay(account):
+    return "paid"
+
+@boundary("tool", effect="write")
+async def tell(who):
+    await asyncio.sleep(0)
+    return "told"
+
+@boundary("tool", effect="irreversible")
+async def send(what):
+    await asyncio.sleep(0)
+    return "sent"
+
+async def main():
+    first = await tell("ann")
+    second = await send("money")
+    print(first, second)
+
+seen = look(1)
+at = rate(1)
+done = pay(1)
+print(seen, at, done)
+asyncio.run(main())
+"""
+SWAPS: Final = {
+    "pay before look": (
+        "seen = look(1)\nat = rate(1)\ndone = pay(1)",
+        "done = pay(1)\nseen = look(1)\nat = rate(1)",
+    ),
+    "send before tell": (
+        '    first = await tell("ann")\n    second = await send("money")',
+        '    second = await send("money")\n    first = await tell("ann")',
+    ),
+}
+
+
+@pytest.mark.parametrize("level", ["calls", "full"])
+def test_p12_s28_different_calls_in_another_order_are_a_difference(level: str, tmp_path: Path) -> None:
+    """Each call and the output are as recorded, but money is sent before anyone is told. Two looks may swap places."""
+    workplace = Workplace(tmp_path, {"SPANREPLAY_LEVEL": level})
+    workplace.write("agent.py", CHECK_AND_PAY)
+    workplace.record("agent.py")
+    for name, (before, after) in SWAPS.items():
+        assert before in CHECK_AND_PAY, name
+        workplace.write("agent.py", CHECK_AND_PAY.replace(before, after))
+        replayed = workplace.replay("agent.py", options=("--stub", "tool"))
+        assert {kind for kind, _ in replayed.causes()} == {"moved"}, replayed.stderr
+        assert "now behind it" in replayed.stderr
+    workplace.write("agent.py", CHECK_AND_PAY.replace("seen = look(1)\nat = rate(1)", "at = rate(1)\nseen = look(1)"))
+    assert workplace.replay("agent.py").verdict["verdict"] == "identical"
+    workplace.write("agent.py", CHECK_AND_PAY.replace("at = rate(1)", "at = 2"))
+    assert workplace.replay("agent.py", options=("--stub", "tool")).causes() == [("missing_call", "tool:rate")]

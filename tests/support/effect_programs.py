@@ -135,6 +135,10 @@ STEPS: tuple[Make, ...] = (
     _removed, _rewritten, _appended, _edited, _replaced, _temporary, _descriptor, _below, _attribute, _started, _piped,
     _awaited, _script, _many, _told, _sent, _signalled,
 )  # fmt: skip
+_IN_ORDER = frozenset(
+    {_program, _given, _variable, _statement, _block, _started, _piped, _awaited, _script, _many, _sent, _signalled}
+)
+"""Effects whose order is one, too."""
 _HEAD = """
 import asyncio, os, pathlib, sqlite3, subprocess, tempfile, urllib.error, urllib.request
 
@@ -179,7 +183,7 @@ def write(steps: list[Step]) -> str:
 
 
 def mutate(rng: random.Random, steps: list[Step]) -> list[Step]:
-    """Return the steps with one effect changed, dropped or of another kind; the source differs."""
+    """Return the steps with one effect changed, dropped, added or exchanged with another; the source differs."""
     while True:
         at = rng.randrange(len(steps))
         step = steps[at]
@@ -190,5 +194,10 @@ def mutate(rng: random.Random, steps: list[Step]) -> list[Step]:
             [step, Step(rng.choice(STEPS), f"{step.name}more", rng.randrange(_VALUES))],
         ]
         changed = [*steps[:at], *rng.choice(others), *steps[at + 1 :]]
+        ordered = [n for n, each in enumerate(steps) if each.make in _IN_ORDER]
+        if len(ordered) > 1 and rng.randrange(len(others) + 1) == 0:
+            one, other = rng.sample(ordered, 2)
+            changed = list(steps)
+            changed[one], changed[other] = steps[other], steps[one]
         if write(changed) != write(steps):
             return changed

@@ -20,7 +20,7 @@ from spanreplay.replayer.compare.findings import show_call
 from spanreplay.replayer.compare.leading import find_raised, put_first
 from spanreplay.replayer.compare.moving_parts import part_of_kind
 from spanreplay.replayer.compare.not_compared import STDERR, STDOUT, find_not_compared
-from spanreplay.replayer.compare.reordered import without_reordered
+from spanreplay.replayer.compare.reordered import judge_order
 from spanreplay.replayer.compare.unexercised import hint_at_bodies
 from spanreplay.replayer.divergence import Divergence
 from spanreplay.replayer.known_holes import excuse, find_doubt, has_ended_at_a_hole, stop_at_hole
@@ -67,9 +67,7 @@ def build_verdict(
 ) -> dict[str, Any]:
     """Build the verdict from all findings; `stdout` and `stderr` are this process's `OutputCapture.describe`."""
     recording = session.recording
-    calls, warm_up = _settle_earlier(session, run)
-    stop_at_hole(session)
-    session.settle_streams()
+    calls, warm_up = _settle(session, run)
     missing, covered = session.unplayed()
     outputs = _compare_outputs(session, run, {STDOUT: stdout, STDERR: stderr or {}})
     exits = {"recorded": recording.root.manifest.get("exit"), "now": exit_status}
@@ -79,9 +77,7 @@ def build_verdict(
     raised = find_raised(run.redactor.text) if is_other_end else None
     drift, code = _find_drift(session, run), _code(session, run)
     has_changed = bool(code.get("code", {}).get("changed_files"))
-    divergences = without_reordered(session, divergences, code)
-    if has_changed and session.gate.skipped:  # not the lanes alone have changed, but the order
-        divergences = divergences or session.findings.exchanges[:]
+    divergences = judge_order(session, divergences, code, is_block=exit_status is None)
     if divergences:
         made = sum(session.counts.get(name, 0) for name in ("served", "live", "rerun"))
         divergences = put_first(divergences, raised, made, is_offline=bool(session.guard and session.guard.is_offline))
@@ -152,14 +148,17 @@ def _doubt(
     return divergences if has_changed else hint_at_bodies(divergences, calls, session.index.used)
 
 
-def _settle_earlier(session: Session, run: Run) -> tuple[tuple[CallRecord, ...], dict[str, Any]]:
-    """Return the judged calls, and the verdict's member about the units that were replayed before them."""
+def _settle(session: Session, run: Run) -> tuple[tuple[CallRecord, ...], dict[str, Any]]:
+    """End the session; return the judged calls, and the verdict's member about the units replayed before them."""
+    calls, described = session.recording.calls, {}
     warm_up = None if session.extent is None else session.extent.warm_up
-    if warm_up is None:
-        return session.recording.calls, {}
-    warm_up.begin_judged(run)
-    calls = tuple(call for call in session.recording.calls if not is_earlier(call.lane))
-    return calls, {"warm_up": warm_up.describe()}
+    if warm_up is not None:
+        warm_up.begin_judged(run)
+        calls = tuple(call for call in session.recording.calls if not is_earlier(call.lane))
+        described = {"warm_up": warm_up.describe()}
+    stop_at_hole(session)
+    session.settle_streams()
+    return calls, described
 
 
 def _find_environment(session: Session, run: Run) -> list[str]:

@@ -11,12 +11,13 @@ from spanreplay.model import attributes as names
 from spanreplay.model import ids
 from spanreplay.model.call import CallRecord, Kind, Recording
 from spanreplay.model.digests import differing_paths
-from spanreplay.model.lane_names import OF_EARLIER, name_number
+from spanreplay.model.lane_names import OF_EARLIER, name_call, name_number
 from spanreplay.replayer.compare import ignored, moving_parts
 from spanreplay.replayer.compare.candidates import find_candidates
 from spanreplay.replayer.compare.conversation import Comparison, compare
 from spanreplay.replayer.compare.ignored import IgnoredDiff
 from spanreplay.replayer.compare.kinds import CHANGED, TYPE_CHANGED, find_kind, find_unserializable
+from spanreplay.replayer.compare.lane_order import LaneOrder
 from spanreplay.replayer.compare.native_code import find_native
 from spanreplay.replayer.compare.retrieval import compare_chunks
 from spanreplay.replayer.compare.swaps import may_swap
@@ -65,6 +66,9 @@ class Findings:
         """The lanes that have made calls of other lanes, where that is no difference by itself."""
         self.exchanges: list[Divergence] = []
         """These calls."""
+        self.reordered: list[Divergence] = []
+        """Calls that their lane made behind a later one of another boundary."""
+        self._order = LaneOrder()
         self.taint = Taint()
         self.native: dict[int, str] = {}
         """Calls that differ → libraries with native code between the agent and them."""
@@ -92,6 +96,14 @@ class Findings:
         self.exchanged.update((lane, other))
         if len(self.exchanges) < DIVERGENCES_MAX:
             self.exchanges.append(self._describe(crossing, "moved", call, detail, ()))
+
+    def note_made(self, crossing: Crossing, call: CallRecord) -> None:
+        """Note a call that is made at its own place, perhaps behind one that came after it when recorded."""
+        before = self._order.note(crossing.lane.path, call)
+        if before is not None and len(self.exchanges) < DIVERGENCES_MAX:
+            places = [name_call(each.number, each.lane) for each in (call, before)]
+            detail = f"{places[0]} came before {places[1]} ({before.boundary}), now behind it"
+            self.reordered.append(self._describe(crossing, "moved", call, detail, ()))
 
     def note_call(
         self,

@@ -1,4 +1,4 @@
-"""Calls of a process's start that come in another order: no difference of a unit, if no code has changed.
+"""Calls that come in another order: in the start of a process no difference of a unit, if no code has changed.
 
 Programs go through sets of objects, whose order depends on addresses: SQLAlchemy makes the indexes of a table so. A
 unit's replay repeats the start of its process only for what the unit finds. Each call of the start is still answered
@@ -10,21 +10,52 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from spanreplay.model.lane_names import is_earlier
+
 if TYPE_CHECKING:
     from spanreplay.replayer.divergence import Divergence
     from spanreplay.replayer.resolve.session import Session
 
-__all__ = ["without_reordered"]
+__all__ = ["judge_order"]
 
 _MOVED: Final = "moved"
 
 
-def without_reordered(session: Session, divergences: list[Divergence], code: Mapping[str, Any]) -> list[Divergence]:
+def judge_order(
+    session: Session, divergences: list[Divergence], code: Mapping[str, Any], *, is_block: bool
+) -> list[Divergence]:
+    """Return the divergences without those of order that are none; if there are no others, those that are.
+
+    `code` is the verdict's part about the code; of a block in a program it does not tell everything.
+    """
+    is_same = _is_same_code(code) and not (is_block and session.extent is None)
+    return _without_reordered(session, divergences, code) or ([] if is_same else _find_order(session))
+
+
+def _is_same_code(code: Mapping[str, Any]) -> bool:
+    """Whether a verdict's part about the code says that none has changed."""
+    return bool(code.get("code", {}).get("changed_files") == [])
+
+
+def _without_reordered(session: Session, divergences: list[Divergence], code: Mapping[str, Any]) -> list[Divergence]:
     """Return the divergences; none, but their number in the counts, if all are calls that moved so in their lane."""
-    if session.extent is None or session.plan.is_strict or code.get("code", {}).get("changed_files") != []:
+    if session.extent is None or session.plan.is_strict or not _is_same_code(code):
         return divergences
     lanes = {call.number: call.lane for call in session.recording.calls if call.number < 0}
     if not divergences or not all(d.kind == _MOVED and lanes.get(d.call) == d.lane for d in divergences):
         return divergences
     session.counts["reordered"] = len(divergences)
     return []
+
+
+def _find_order(session: Session) -> list[Divergence]:
+    """Return the calls that came in another order, though each is as recorded; asked where code may have changed.
+
+    An exchange between equal lanes counts if the recorded order could not be kept with it. The order of an imported
+    run's calls is not known.
+    """
+    if session.recording.is_imported or session.continuation is not None:
+        return []
+    found = session.findings
+    judged = [each for each in found.reordered if each.call > 0 and not is_earlier(each.lane)]
+    return judged or (found.exchanges[:] if session.gate.skipped else [])

@@ -143,6 +143,7 @@ class Session:
         elif cause and found is not None:
             self._change(crossing, found, direction, cause)
         elif exact is not None:
+            self.findings.note_made(crossing, exact)
             self._serve(crossing, exact, direction)
             self.counts["exact"] += crossing.served is not None
         elif moved is not None:

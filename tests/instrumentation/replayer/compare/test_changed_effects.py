@@ -19,12 +19,13 @@ MUTATIONS = 4
 
 
 def test_s60_no_changed_effect_is_called_identical(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The unchanged program is identical; with one effect changed, dropped or added it has diverged."""
+    """The unchanged program is identical; with one effect changed, dropped, added or exchanged it has diverged."""
     seed = int(os.environ.get("SPANREPLAY_TEST_SEED", "31"))
     mask = os.umask(0)
     os.umask(mask)
     for number in range(PROGRAMS):
         rng = random.Random(seed * 1_000_000 + number)
+        monkeypatch.setenv("SPANREPLAY_LEVEL", rng.choice(("full", "calls")))
         folder = tmp_path / str(number)
         folder.mkdir()
         monkeypatch.chdir(folder)
