@@ -322,3 +322,29 @@ def test_p12_s28_different_calls_in_another_order_are_a_difference(level: str, t
     assert workplace.replay("agent.py").verdict["verdict"] == "identical"
     workplace.write("agent.py", CHECK_AND_PAY.replace("at = rate(1)", "at = 2"))
     assert workplace.replay("agent.py", options=("--stub", "tool")).causes() == [("missing_call", "tool:rate")]
+
+
+SET_ORDER: Final = """
+import sys
+from spanreplay import boundary
+
+@boundary("tool", effect="write")
+def do(what):
+    return what
+
+for each in ("b", "a") if "other" in sys.argv else ("a", "b"):  # as in a set of objects
+    do(each)
+"""
+
+
+@pytest.mark.parametrize(("level", "verdict"), [("calls", "identical"), ("full", "diverged")])
+def test_p12_n12_unchanged_code_that_goes_through_a_set_is_the_same_at_calls(
+    level: str, verdict: str, tmp_path: Path
+) -> None:
+    """There the calls are counted as in another order; at `full` that is a difference."""
+    workplace = Workplace(tmp_path, {"SPANREPLAY_LEVEL": level})
+    workplace.write("agent.py", SET_ORDER)
+    workplace.record("agent.py")
+    replayed = workplace.replay("agent.py", "other", options=("--stub", "tool"))
+    assert replayed.verdict["verdict"] == verdict, replayed.stderr
+    assert replayed.verdict["counts"].get("reordered", 0) == (2 if level == "calls" else 0)

@@ -52,7 +52,7 @@ _LABEL_WIDTH: Final = 10
 _COUNTED: Final = {
     "not_asked": "of reporting tools not made",
     "start": "more of the start of its process",
-    "reordered": "of its start in another order",
+    "reordered": "in another order",
 }
 
 

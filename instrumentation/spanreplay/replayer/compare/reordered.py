@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.model.lane_names import is_earlier
+from spanreplay.model.levels import level_of_recording
 
 if TYPE_CHECKING:
     from spanreplay.replayer.divergence import Divergence
@@ -29,7 +30,7 @@ def judge_order(
     `code` is the verdict's part about the code; of a block in a program it does not tell everything.
     """
     is_same = _is_same_code(code) and not (is_block and session.extent is None)
-    return _without_reordered(session, divergences, code) or ([] if is_same else _find_order(session))
+    return _without_reordered(session, divergences) if is_same else divergences or _find_order(session)
 
 
 def _is_same_code(code: Mapping[str, Any]) -> bool:
@@ -37,12 +38,16 @@ def _is_same_code(code: Mapping[str, Any]) -> bool:
     return bool(code.get("code", {}).get("changed_files") == [])
 
 
-def _without_reordered(session: Session, divergences: list[Divergence], code: Mapping[str, Any]) -> list[Divergence]:
-    """Return the divergences; none, but their number in the counts, if all are calls that moved so in their lane."""
-    if session.extent is None or session.plan.is_strict or not _is_same_code(code):
-        return divergences
-    lanes = {call.number: call.lane for call in session.recording.calls if call.number < 0}
-    if not divergences or not all(d.kind == _MOVED and lanes.get(d.call) == d.lane for d in divergences):
+def _without_reordered(session: Session, divergences: list[Divergence]) -> list[Divergence]:
+    """Return the divergences; none, but their number in the counts, if all are calls that moved within their lane.
+
+    They are calls of the start of a unit's process, or of a recording without the order of tasks and threads.
+    """
+    recording = session.recording
+    is_open = "waits of threads" not in level_of_recording(recording.root)
+    lanes = {call.number: call.lane for call in recording.calls if is_open or call.number < 0}
+    is_moved = all(d.kind == _MOVED and lanes.get(d.call) == d.lane for d in divergences)
+    if not divergences or not is_moved or session.plan.is_strict or not (is_open or session.extent is not None):
         return divergences
     session.counts["reordered"] = len(divergences)
     return []
