@@ -20,7 +20,7 @@ from spanreplay.replayer.compare.kinds import CHANGED, TYPE_CHANGED, find_kind, 
 from spanreplay.replayer.compare.lane_order import LaneOrder
 from spanreplay.replayer.compare.native_code import find_native
 from spanreplay.replayer.compare.retrieval import compare_chunks
-from spanreplay.replayer.compare.swaps import may_swap
+from spanreplay.replayer.compare.swaps import may_swap, name_alike
 from spanreplay.replayer.compare.taint import Taint
 from spanreplay.replayer.divergence import (
     DIFFS_MAX,
@@ -64,10 +64,8 @@ class Findings:
         """(position in `divergences`, recorded call, index now) of every call that moved."""
         self.exchanged: set[str] = set()
         """The lanes that have made calls of other lanes, where that is no difference by itself."""
-        self.exchanges: list[Divergence] = []
-        """These calls."""
         self.reordered: list[Divergence] = []
-        """Calls that their lane made behind a later one of another boundary."""
+        """Calls that their lane, or one like it, made behind a later one."""
         self._order = LaneOrder()
         self.taint = Taint()
         self.native: dict[int, str] = {}
@@ -94,13 +92,14 @@ class Findings:
             self.note_call(crossing, "ambiguous" if is_ambiguous else "moved", call, detail)
             return
         self.exchanged.update((lane, other))
-        if len(self.exchanges) < DIVERGENCES_MAX:
-            self.exchanges.append(self._describe(crossing, "moved", call, detail, ()))
+        self._note_order(crossing, call, self._order.note_exchange(name_alike(lane), call))
 
     def note_made(self, crossing: Crossing, call: CallRecord) -> None:
         """Note a call that is made at its own place, perhaps behind one that came after it when recorded."""
-        before = self._order.note(crossing.lane.path, call)
-        if before is not None and len(self.exchanges) < DIVERGENCES_MAX:
+        self._note_order(crossing, call, self._order.note(crossing.lane.path, call))
+
+    def _note_order(self, crossing: Crossing, call: CallRecord, before: CallRecord | None) -> None:
+        if before is not None and len(self.reordered) < DIVERGENCES_MAX:
             places = [name_call(each.number, each.lane) for each in (call, before)]
             detail = f"{places[0]} came before {places[1]} ({before.boundary}), now behind it"
             self.reordered.append(self._describe(crossing, "moved", call, detail, ()))

@@ -1,4 +1,4 @@
-"""The order of the calls of one lane, whatever they are: a call that comes behind one that it came before.
+"""The order of the calls of one lane, or of lanes that make each other's: a call behind one that it came before.
 
 Calls of one boundary are compared by their places; this compares those of different ones. Two that only read, such
 as looks at files, may change places.
@@ -29,6 +29,7 @@ class LaneOrder:
 
     def __init__(self) -> None:
         self._lanes: dict[str, _Last] = {}
+        self._exchanged: dict[str, CallRecord] = {}
 
     def note(self, lane: str, call: CallRecord) -> CallRecord | None:
         """Note that a lane makes a recorded call; return the later call that it has made before, or None."""
@@ -47,3 +48,10 @@ class LaneOrder:
         if is_acting:
             last.of_acting = call
         return None
+
+    def note_exchange(self, job: str, call: CallRecord) -> CallRecord | None:
+        """Note a call that another lane of the same job makes; return one that began after its end, made before."""
+        before = self._exchanged.get(job)
+        if before is None or call.seq > before.seq:
+            self._exchanged[job] = call
+        return before if before is not None and 0 <= call.end_seq < before.seq else None

@@ -56,11 +56,8 @@ def _without_reordered(session: Session, divergences: list[Divergence]) -> list[
 def _find_order(session: Session) -> list[Divergence]:
     """Return the calls that came in another order, though each is as recorded; asked where code may have changed.
 
-    An exchange between equal lanes counts if the recorded order could not be kept with it. The order of an imported
-    run's calls is not known.
+    The order of an imported run's calls is not known.
     """
     if session.recording.is_imported or session.continuation is not None:
         return []
-    found = session.findings
-    judged = [each for each in found.reordered if each.call > 0 and not is_earlier(each.lane)]
-    return judged or (found.exchanges[:] if session.gate.skipped else [])
+    return [each for each in session.findings.reordered if each.call > 0 and not is_earlier(each.lane)]

@@ -29,4 +29,9 @@ def may_swap(recording: Recording, lane: str, other: str) -> bool:
     if is_of_process(lane) and is_of_process(other) and has_any_workers(recording):
         return True
     is_open = "waits of threads" not in level_of_recording(recording.root)
-    return is_open and lane != other and _NUMBER.sub("", lane) == _NUMBER.sub("", other)
+    return is_open and lane != other and name_alike(lane) == name_alike(other)
+
+
+def name_alike(lane: str) -> str:
+    """The name that a lane has in common with those of the same job."""
+    return _NUMBER.sub("", lane)
