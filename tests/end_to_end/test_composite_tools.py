@@ -120,3 +120,24 @@ def test_p12_a_tool_that_runs_again_reads_the_clock_and_random_sources_as_record
     workplace.write("agent.py", DRAWING.replace("random.getrandbits(64)} {", "random.getrandbits(64)}, {"))
     changed = workplace.replay("agent.py", options=("--rerun", "tool"))
     assert changed.causes()[0] == ("output_changed", "tool:research"), changed.stderr
+
+
+STATEFUL: Final = AGENT.replace(
+    "    return clerk.invoke(PROMPT + question).content",
+    "    asked = clerk.invoke(PROMPT + question).content\n    return asked + os.environ.get('STATE', '')",
+).replace("PROMPT, HOW", "import os\nPROMPT, HOW")
+
+
+def test_p12_a_difference_that_is_none_of_a_call_inside_does_not_count_in_a_second_replay(
+    tmp_path: Path, provider: Provider
+) -> None:
+    """The body may lack what it had when recorded: the first verdict stands, and says what was not exercised."""
+    workplace = Workplace(tmp_path, provider.environ())
+    workplace.write("agent.py", STATEFUL)
+    recorded = workplace.record("agent.py", STATE="!")
+    workplace.write("agent.py", STATEFUL + "\nunused = 1\n")
+    replayed = workplace.replay("agent.py", STATE="?")
+    assert_same(replayed, recorded.stdout)
+    assert replayed.verdict["unexercised"][0]["boundary"] == "tool:research"
+    assert "would they ask the same?" in replayed.stderr
+    assert workplace.replay("agent.py", options=("--rerun", "tool"), STATE="?").status == 3

@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import httpx
 import pytest
@@ -15,7 +15,7 @@ import pytest
 from spanreplay.model.levels import CALLS, FULL, level_of_recording
 from spanreplay.seams.table import SEAMS
 from support.provider import Provider
-from support.replaying import BIN, TIMEOUT_S, Workplace
+from support.replaying import BIN, TIMEOUT_S, Workplace, assert_same
 from support.units import COMMAND, await_true, serve
 
 AGENT = """
@@ -467,3 +467,35 @@ def test_p7_no_deadline_passes_while_a_thread_makes_calls(workplace: Workplace) 
     replayed = workplace.replay(agent)
     assert replayed.stdout == "28\n"
     assert replayed.verdict["verdict"] == "identical", replayed.stderr
+
+
+LAGGING: Final = """
+import asyncio, time
+from spanreplay import boundary
+
+@boundary("tool")
+async def do(what, seconds):
+    await asyncio.sleep(seconds)
+    return what
+
+async def slow():
+    time.sleep(0.3)  # no loop's clock counts this in a replay
+    print(await do("slow", 0.2))
+
+async def quick():
+    await asyncio.sleep(0.25)
+    print(await do("quick", 0.01))
+
+async def main():
+    await asyncio.gather(quick(), slow())
+
+asyncio.run(main())
+"""
+
+
+def test_p7_s29_a_call_waits_for_one_behind_a_timer_at_calls(workplace: Workplace) -> None:
+    """The timer is later on the loop's clock than the end of the call, but not than the recording was long."""
+    script = workplace.write("agent.py", LAGGING)
+    recorded = workplace.record(script, SPANREPLAY_LEVEL="calls")
+    assert recorded.stdout == "quick\nslow\n"
+    assert_same(workplace.replay(script), recorded.stdout)

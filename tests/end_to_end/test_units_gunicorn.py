@@ -156,6 +156,15 @@ def test_p2_p4_requests_to_a_program_that_runs_gunicorn_itself_replay_alone(
     replayed = place.replay(*words, source=units[0].run_id)
     assert replayed.verdict["verdict"] == "identical", replayed.stderr
 
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    origin = units[0].root.env["unit"]["origin"]
+    for run_id in (units[0].run_id, units[0].root.env["unit"]["process"]):
+        assert place.run("export", run_id, "-o", str(alone / f"{run_id}.replay")).returncode == 0
+    away = place.replay(*words, source=str(alone / f"{units[0].run_id}.replay"), SPANREPLAY_DIR=str(alone))
+    assert away.verdict["verdict"] == "incomplete", away.stderr
+    assert f"the start of its process, run {origin}, is not here" in away.stderr
+
     place.write("main.py", EMBEDDED.replace("{models} {random", "{models}, {random"))
     changed = place.replay(*words, source=units[0].run_id)
     assert changed.causes()[0] == ("changed_call", "http:response"), changed.stderr

@@ -46,7 +46,6 @@ _LOCK_ORDER: Final = ("handovers", WORKERS)
 _FORKED_LATER: Final = (
     "a worker's process made calls or read clock or random values before its first unit: they are not replayed"
 )
-_NO_ORIGIN: Final = "what the program did before it forked the process of this unit is in run {}, which is not here"
 _SEALED: Final = ("root", "leaves")
 
 
@@ -161,10 +160,13 @@ def with_start(unit: Recording, load: Callable[[str], Recording]) -> Started:
     start = find_unit(unit.root.env)
     if start is None:
         return Started(unit, is_unit=False)
+    wanted = start.process
     try:
-        process = load(start.process)
+        process = load(wanted)
+        wanted = start.origin
+        origin = load(wanted) if wanted else None
     except SourceError:
-        lost = f"the start of its process, run {start.process}, is not here"
+        lost = f"the start of its process, run {wanted}, is not here"
         return Started(_join(unit, (), start, {}, lost), find_tampering(unit), is_start_lost=True)
     calls = [_move(c, start.root) for c in process.calls if c.seq <= start.clock and is_within(c.lane, start.root)]
     order: Any = next((c.meta[ORDER] for c in reversed(calls) if c.name == _NAME and ORDER in c.meta), {})
@@ -175,8 +177,6 @@ def with_start(unit: Recording, load: Callable[[str], Recording]) -> Started:
     numbered = tuple(replace(call, number=-call.number) for call in ended)  # `name_number` knows
     is_whole = len(calls) == start.calls
     lost = "" if is_whole else f"{len(calls)} of {start.calls} calls of the start of its process are here"
-    origin = _load_origin(start, load)
-    lost = lost or (_NO_ORIGIN.format(start.origin) if start.origin and origin is None else "")
     reads = [segment for call in calls if id(call) in in_flight for segment in _read_segments(call)]
     joined = _join(unit, numbered, start, order if isinstance(order, Mapping) else {}, lost, reads)
     tampering = find_tampering(unit) or find_tampering(process)
@@ -185,13 +185,6 @@ def with_start(unit: Recording, load: Callable[[str], Recording]) -> Started:
     if origin is not None:
         return _with_origin(found, origin, process.root.start_ns)
     return found if start.root == MAIN else _with_launch(found, process, start)
-
-
-def _load_origin(start: Start, load: Callable[[str], Recording]) -> Recording | None:
-    try:
-        return load(start.origin) if start.origin else None
-    except SourceError:
-        return None
 
 
 def _with_origin(found: Started, origin: Recording, forked_ns: int) -> Started:

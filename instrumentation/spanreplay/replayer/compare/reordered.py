@@ -47,7 +47,7 @@ def _without_reordered(session: Session, divergences: list[Divergence]) -> list[
     is_open = "waits of threads" not in level_of_recording(recording.root)
     lanes = {call.number: call.lane for call in recording.calls if is_open or call.number < 0}
     is_moved = all(d.kind == _MOVED and lanes.get(d.call) == d.lane for d in divergences)
-    if not divergences or not is_moved or session.plan.is_strict or not (is_open or session.extent is not None):
+    if not divergences or not is_moved or not (is_open or session.extent is not None):
         return divergences
     session.counts["reordered"] = len(divergences)
     return []
