@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from spanreplay.runtime.lanes import current_crossing
 
@@ -20,21 +21,17 @@ def acts(continuation: Continuation | None) -> bool:
 
 def is_live(run: Run) -> bool:
     """Whether the running code is inside a call that the plan lets go live, or a resumed run has gone live."""
-    if acts(run.continuation):
-        return True
-    crossing = current_crossing(run.root_lane)
-    while crossing is not None:
-        if crossing.is_live_by_plan:
-            return True
-        crossing = crossing.parent
-    return False
+    return acts(run.continuation) or any(crossing.is_live_by_plan for crossing in _around(run))
 
 
 def runs_again(run: Run) -> bool:
     """Whether the running code is that of a tool which the plan runs again."""
+    return any(c.body_lane is not None and c.served is None and not c.is_live_by_plan for c in _around(run))
+
+
+def _around(run: Run) -> Iterator[Any]:
+    """The calls that the running code is inside, the innermost first."""
     crossing = current_crossing(run.root_lane)
     while crossing is not None:
-        if crossing.body_lane is not None and crossing.served is None and not crossing.is_live_by_plan:
-            return True
+        yield crossing
         crossing = crossing.parent
-    return False
