@@ -324,6 +324,75 @@ def test_p12_s28_different_calls_in_another_order_are_a_difference(level: str, t
     assert workplace.replay("agent.py", options=("--stub", "tool")).causes() == [("missing_call", "tool:rate")]
 
 
+ACROSS: Final = """
+import asyncio, threading
+from concurrent.futures import ThreadPoolExecutor
+from spanreplay import boundary
+
+@boundary("tool", effect="write")
+def note(what):
+    return what
+
+@boundary("tool", effect="irreversible")
+async def send(what):
+    await asyncio.sleep(0)
+    return what
+
+async def inner(what):
+    return await asyncio.create_task(send_it(what))
+
+async def send_it(what):
+    return await send(what)
+
+async def check():
+    return note("checked")
+
+async def main():
+    await asyncio.create_task(check())
+    await asyncio.create_task(inner("money"))
+
+pool = ThreadPoolExecutor(2)
+note("before the task")
+asyncio.run(inner("one"))
+note("before the job")
+pool.submit(note, "the job").result()
+thread = threading.Thread(target=note, args=("the thread",))
+thread.start()
+thread.join()
+note("after the thread")
+asyncio.run(main())
+"""
+ACROSS_SWAPS: Final = {
+    "a task and the code that waits for it": ('note("before the task")\nasyncio.run(inner("one"))', 1),
+    "a job and the code that waits for it": ('note("before the job")\npool.submit(note, "the job").result()', 1),
+    "a thread and the code that waits for it": (
+        'thread = threading.Thread(target=note, args=("the thread",))\nthread.start()\nthread.join()\n'
+        'note("after the thread")',
+        3,
+    ),
+    "two tasks": (
+        '    await asyncio.create_task(check())\n    await asyncio.create_task(inner("money"))',
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize("level", ["calls", "full"])
+def test_p12_s28_calls_of_lanes_that_wait_for_each_other_have_an_order(level: str, tmp_path: Path) -> None:
+    """What a program does before it starts a task, job or thread comes before what that does."""
+    workplace = Workplace(tmp_path, {"SPANREPLAY_LEVEL": level})
+    workplace.write("agent.py", ACROSS)
+    workplace.record("agent.py")
+    assert workplace.replay("agent.py").verdict["verdict"] == "identical"
+    for name, (before, count) in ACROSS_SWAPS.items():
+        assert before in ACROSS, name
+        lines = before.split("\n")
+        workplace.write("agent.py", ACROSS.replace(before, "\n".join(lines[count:] + lines[:count])))
+        replayed = workplace.replay("agent.py", options=("--stub", "tool"))
+        assert [kind for kind, _ in replayed.causes()] == ["moved"], (name, replayed.stderr)
+        assert "now behind it" in replayed.stderr
+
+
 SET_ORDER: Final = """
 import sys
 from spanreplay import boundary

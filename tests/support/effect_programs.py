@@ -136,9 +136,9 @@ STEPS: tuple[Make, ...] = (
     _awaited, _script, _many, _told, _sent, _signalled,
 )  # fmt: skip
 _IN_ORDER = frozenset(
-    {_program, _given, _variable, _statement, _block, _started, _piped, _script, _many, _sent, _signalled}
+    {_program, _given, _variable, _statement, _block, _started, _piped, _awaited, _script, _many, _sent, _signalled}
 )
-"""Effects of one lane whose order is one, too."""
+"""Effects whose order is one, too."""
 _HEAD = """
 import asyncio, os, pathlib, sqlite3, subprocess, tempfile, urllib.error, urllib.request
 

@@ -17,6 +17,9 @@ SHARED = "shared_workers"
 ALONE = "tool_alone"
 """Meta member of a request that fetches something: a reporting tool alone made it, in a thread or task of its own. A
 replay, which answers the tool's reports with nothing, may not get as far."""
+BIRTHS = "lane_births"
+"""Meta member of the first call of a lane: when the lane and those above it were made, on the clock of the run; a
+number for each of the last parts of the lane's path. Left out if all are 0."""
 
 __all__ = ["CallRecord", "Completeness", "Effect", "Kind", "Outcome", "Recording", "RootRecord"]
 

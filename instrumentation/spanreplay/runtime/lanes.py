@@ -35,12 +35,25 @@ _counting = make_lock()
 """Guards the counters. No container is made while it is held: a collection's finalizers may count in the same lane."""
 
 
+class Clock:
+    """The Lamport clock of a run."""
+
+    __slots__ = ("now",)
+
+    def __init__(self) -> None:
+        self.now = 0
+
+
 class Lane:
     """One logical thread of control; its counters are guarded by one lock of the module."""
 
-    __slots__ = ("_calls", "_children", "_named", "born_ns", "number", "owner", "path", "reads")
+    __slots__ = (
+        "_calls", "_children", "_named", "births", "born_ns", "clock", "has_called", "number", "owner", "path", "reads"
+    )  # fmt: skip
 
-    def __init__(self, path: str, owner: Any = None, number: int = 0) -> None:
+    def __init__(
+        self, path: str, owner: Any = None, number: int = 0, clock: Clock | None = None, births: tuple[int, ...] = ()
+    ) -> None:
         self.path, self.number = path, number
         """Its number among the lanes of its label in its parent, from 1; 0 for a lane that is not numbered."""
         self.owner = owner
@@ -53,6 +66,12 @@ class Lane:
         """How many values of each source are written."""
         self.born_ns = monotonic_ns() if _births.are_noted else 0
         """When it was made, on the monotonic clock, in a replay of a unit; else 0."""
+        self.clock = clock
+        """The clock of its run; None until it is known."""
+        self.births = births
+        """When it and the lanes above it were made, on that clock: a number for each of the last parts of its path."""
+        self.has_called = False
+        """Whether a call was made in it."""
 
     def child(self, label: str, owner: Any = None) -> Lane:
         """A new lane below this one; the n-th of its label is `label#n`, from 1."""
@@ -60,15 +79,31 @@ class Lane:
         with _counting:
             counts = self._children = made if self._children is None else self._children
             count = counts[label] = counts.get(label, 0) + 1
-        return Lane(f"{self.path}/{label}#{count}", owner, count)
+        return Lane(f"{self.path}/{label}#{count}", owner, count, self.clock, self.births_below(label))
 
     def named_child(self, label: str, owner: Any = None) -> Lane:
         """The lane below this one whose label is a framework's own id; the same object each time."""
         made: dict[str, Lane] = {} if self._named is None else self._named
-        lane = made.get(label) or Lane(f"{self.path}/{label}", owner)
+        lane = made.get(label) or Lane(f"{self.path}/{label}", owner, 0, self.clock, self.births_below(label))
         with _counting:
             named = self._named = made if self._named is None else self._named
             return named.setdefault(label, lane)
+
+    def tell_births(self, clock: Clock) -> tuple[int, ...]:
+        """Note that a call of the run with this clock is made here; return the births at the first, if any is not 0."""
+        if self.has_called:
+            return ()
+        self.has_called = True
+        if self.clock is None:
+            self.clock = clock
+        return self.births if any(self.births) else ()
+
+    def births_below(self, label: str) -> tuple[int, ...]:
+        """The births of a lane that is made below this one now; as many for a label as it has parts."""
+        clock = self.clock
+        if clock is None:
+            return self.births
+        return (*self.births, clock.now) if "/" not in label else (*self.births, *[clock.now] * (label.count("/") + 1))
 
     def next_index(self, boundary: str) -> int:
         """How many calls of this boundary came before in this lane."""
@@ -232,15 +267,20 @@ class _CallLane(Lane):
 
     def __init__(self, crossing: Any) -> None:  # without a path: `__getattr__` makes it
         self.owner = crossing
-        self.number = 0
+        self.number, self.has_called = 0, False
         self._children = self._calls = self._named = self.reads = None
 
     def __getattr__(self, name: str) -> Any:
         if name == "born_ns":
             return self.owner.lane.born_ns
-        if name != "path":
+        if name == "clock":
+            return self.owner.run.clock
+        if name not in ("path", "births"):
             raise AttributeError(name)
         label = f"{self.owner.boundary}#{self.owner.index + 1}"[-LABEL_CHARACTERS_MAX:]
+        if name == "births":
+            self.births = self.owner.lane.births_below(label)
+            return self.births
         self.path = f"{self.owner.lane.path}/{label}"
         return self.path
 

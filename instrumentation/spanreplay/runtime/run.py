@@ -20,7 +20,7 @@ from spanreplay.recording.seal.leaves import Leaves
 from spanreplay.recording.seal.tree import LEAF_VERSION
 from spanreplay.runtime.caller.running import RUN
 from spanreplay.runtime.equip import equip
-from spanreplay.runtime.lanes import Lane, enter_lane
+from spanreplay.runtime.lanes import Clock, Lane, enter_lane
 from spanreplay.runtime.order.loops import make_book
 from spanreplay.runtime.order.wait_ends import known_timers
 from spanreplay.runtime.process import late_items, own_ports
@@ -102,7 +102,8 @@ class Run:
         self.span_context = SpanContext(ids.new_trace_id(), ids.new_span_id(), is_remote=False, trace_flags=_SAMPLED)
         self.others: OtherSpans | None = None
         """Spans of others that are recorded too; None if they are not."""
-        self.root_lane = Lane("main")
+        self.clock = Clock()
+        self.root_lane = Lane("main", clock=self.clock)
         self.key_memo = _new_key_memo()
         self.is_entered = False
         """Whether it is the run of a block, not of the process."""
@@ -119,7 +120,7 @@ class Run:
         self._signing_key = config.read_setting("SPANREPLAY_SIGNING_KEY")
         self._lock = make_lock()
         self.continuation = None if session is None else session.continuation
-        self._seq = 0 if self.continuation is None else self.continuation.last_clock
+        self.clock.now = 0 if self.continuation is None else self.continuation.last_clock
         self._reset()
         self.on_join: list[Callable[[], None]] = []
         """To be repeated in a process that joins the run."""
@@ -177,18 +178,18 @@ class Run:
 
     def is_now(self, clock: int) -> bool:
         """Whether nothing has happened in this run since. Always False when the run has more than one process."""
-        return self.process_group is None and self._seq == clock
+        return self.process_group is None and self.clock.now == clock
 
     def _next(self) -> int:
-        self._seq = self._seq + 1 if self.process_group is None else self.process_group.tick()
-        return self._seq
+        self.clock.now = self.clock.now + 1 if self.process_group is None else self.process_group.tick()
+        return self.clock.now
 
     # ── other processes ─────────────────────────────────────────────────────────────────────────────
     def share(self) -> ProcessGroup:
         """The state shared by this run's processes; created just before the first other process is started."""
         with self._lock:
             if self.process_group is None:
-                self.process_group = ProcessGroup.make(self._seq)
+                self.process_group = ProcessGroup.make(self.clock.now)
                 self.order.share(self.process_group)
             return self.process_group
 
@@ -200,7 +201,7 @@ class Run:
         self.process_group = ProcessGroup(Path(join_token.folder), join_token.number)
         self.process_group.is_worker = join_token.is_worker
         owner = RemoteCrossing(join_token.owner, self.root_lane) if join_token.owner >= 0 else None
-        self.root_lane = Lane(join_token.lane, owner)
+        self.root_lane = Lane(join_token.lane, owner, clock=self.clock)
         self.process_group.lanes_here.append(join_token.lane)
         enter_lane(self.root_lane)
         self.span_context = SpanContext(
@@ -265,7 +266,7 @@ class Run:
         `opened_in` see `LoopBook.note`.
         """
         with self._lock:
-            self._seq = end_seq = self._seq + 1 if self.process_group is None else self.process_group.tick()
+            self.clock.now = end_seq = self.clock.now + 1 if self.process_group is None else self.process_group.tick()
         return end_seq, -1 if self.loops is None else self.loops.note(end_seq, opened_in)
 
     def count(self, name: str, by: int = 1) -> None:
@@ -285,7 +286,7 @@ class Run:
         lane = crossing.lane.path
         guard.guarded("for whom the run works", self.who.look)
         with self._lock:
-            self._seq = seq = self._seq + 1 if self.process_group is None else self.process_group.tick()
+            self.clock.now = seq = self.clock.now + 1 if self.process_group is None else self.process_group.tick()
             if self.leaves.is_closed:
                 crossing.leave_out()
                 return seq
@@ -308,7 +309,7 @@ class Run:
         """A number below which every call has ended; -1 if calls with lower numbers may still come in."""
         with self._lock:
             is_alone = self.process_group is None and self.continuation is None
-            return min(list(self._open), default=self._seq + 1) if is_alone else -1
+            return min(list(self._open), default=self.clock.now + 1) if is_alone else -1
 
     def closed(self, crossing: OpenCall, outcome: Outcome) -> None:
         """Note that a call has ended."""

@@ -50,10 +50,10 @@ class UnitRun(Run):
     def __init__(self, start: Start, clock: int, before: int, **fields: Any) -> None:
         """`clock`: the tick that the Lamport clock continues from; `before`: how many units began before."""
         super().__init__(**fields)
-        self.root_lane = Lane(LANE)
+        self.clock.now = clock
+        self.root_lane = Lane(LANE, clock=self.clock)
         self.is_entered = True
         self._start = start
-        self._seq = clock
         self._outcome: Outcome | None = None
         self._held = 0
         self.has_cancelled_call = False

@@ -66,7 +66,7 @@ class Findings:
         """The lanes that have made calls of other lanes, where that is no difference by itself."""
         self.reordered: list[Divergence] = []
         """Calls that their lane, or one like it, made behind a later one."""
-        self._order = LaneOrder()
+        self._order = LaneOrder(recording.calls)
         self.taint = Taint()
         self.native: dict[int, str] = {}
         """Calls that differ → libraries with native code between the agent and them."""
@@ -84,6 +84,7 @@ class Findings:
     def follow(self, recording: Recording, index: RecordingIndex) -> None:
         """Switch to a longer recording; the findings stay."""
         self._recording, self._index = recording, index
+        self._order.learn(recording.calls)
 
     def note_move(self, crossing: Crossing, call: CallRecord, detail: str, *, is_ambiguous: bool) -> None:
         """Note a call that was made at another place, unless one lane may make calls of the other."""
@@ -92,11 +93,14 @@ class Findings:
             self.note_call(crossing, "ambiguous" if is_ambiguous else "moved", call, detail)
             return
         self.exchanged.update((lane, other))
-        self._note_order(crossing, call, self._order.note_exchange(name_alike(lane), call))
+        births = crossing.lane.births
+        before = self._order.note_exchange(name_alike(lane), other, call, crossing.seq, births)
+        self._note_order(crossing, call, before)
 
     def note_made(self, crossing: Crossing, call: CallRecord) -> None:
         """Note a call that is made at its own place, perhaps behind one that came after it when recorded."""
-        self._note_order(crossing, call, self._order.note(crossing.lane.path, call))
+        lane = crossing.lane
+        self._note_order(crossing, call, self._order.note(lane.path, call, crossing.seq, lane.births))
 
     def _note_order(self, crossing: Crossing, call: CallRecord, before: CallRecord | None) -> None:
         if before is not None and len(self.reordered) < DIVERGENCES_MAX:

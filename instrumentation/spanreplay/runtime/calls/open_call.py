@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.trace import SpanContext
 
 from spanreplay.model import config, guard, ids
-from spanreplay.model.call import CallRecord, Effect, Kind, Outcome
+from spanreplay.model.call import BIRTHS, CallRecord, Effect, Kind, Outcome
 from spanreplay.model.errors import ConfigError, ReplayMiss
 from spanreplay.model.function_keys import LEAF_KEYSPECS, derive_key, is_derivable, leaf_key_fields
 from spanreplay.model.keys import Key, compute_key
@@ -74,6 +74,7 @@ class Crossing:
         "_digests",
         "_key",
         "_lane_tokens",
+        "births",
         "body_lane",
         "boundary",
         "clocks",
@@ -109,6 +110,9 @@ class Crossing:
         self.lane, self.parent = lane, _ = current_place(run.root_lane)
         self.boundary = boundary = f"{spec.kind}:{spec.name}"
         """Kind and name: `tool:delete_accounts`."""
+        births = lane.tell_births(run.clock)
+        self.births = births if run.resolver.keeps else ()
+        """Of the first call of a lane: when the lane was made; see `Lane.births`. () in a replay."""
         self.index = lane.next_index(boundary)
         self.body_lane = None if spec.body is None else Lane(f"{lane.path}/in:{boundary}#{self.index}")
         """The lane under which what the function of a tool reads itself is kept; None for other calls."""
@@ -240,7 +244,7 @@ class Crossing:
             parent=self.parent.seq if self.parent is not None else -1,
             call_id=spec.call_id,
             code=self.code,
-            meta=spec.meta,
+            meta=self.meta,
             redactions=spec.redactions,
             trace_id=f"{self.parent_context.trace_id:032x}",
             span_id=f"{self.span_id:016x}",
@@ -251,6 +255,11 @@ class Crossing:
             joint=self.joint,
             clocks=self.parts,
         )
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """What is recorded of the call besides its request and response."""
+        return {**self.spec.meta, BIRTHS: list(self.births)} if self.births else self.spec.meta
 
     @property
     def parts(self) -> tuple[int, ...]:
@@ -400,7 +409,7 @@ class Crossing:
         """The `describe_constant` line of this call's record, cached if it can recur."""
         spec = self.spec
         clocks = self.parts if self.served is not None or self.clocks else ()
-        is_common = self.is_key_implied and not (spec.call_id or spec.meta or spec.redactions or clocks)
+        is_common = self.is_key_implied and not (spec.call_id or spec.meta or spec.redactions or clocks or self.births)
         known = self._constant
         if is_common and known is not None:
             return known
@@ -408,7 +417,7 @@ class Crossing:
         known = self.run.constants.get(token) if is_common else None
         if known is None:
             key = "" if self.is_key_implied else self.key.hex
-            line = describe_constant(self.run.run_id, *token, spec.call_id, key, spec.meta, spec.redactions, clocks)
+            line = describe_constant(self.run.run_id, *token, spec.call_id, key, self.meta, spec.redactions, clocks)
             known = f"{line}\n".encode("ascii")
             if is_common and len(self.run.constants) < config.CONSTANTS_MAX:
                 self.run.constants[token] = known

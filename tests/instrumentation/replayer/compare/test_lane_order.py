@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from spanreplay.model.call import ALONE, CallRecord
+from spanreplay.model.call import ALONE, BIRTHS, CallRecord
 from spanreplay.replayer.compare.lane_order import LaneOrder
 
 
@@ -61,7 +63,56 @@ def test_p12_a_call_that_is_left_out_makes_no_other_late() -> None:
 def test_p12_only_calls_that_did_not_overlap_have_an_order_between_lanes() -> None:
     """Of two equal tasks at once, either may begin first."""
     order = LaneOrder()
-    assert order.note_exchange("main/t:f", call(5, 6)) is None
-    assert order.note_exchange("main/t:f", call(1, 8)) is None
-    assert order.note_exchange("main/t:f", call(2, 4)) == call(5, 6)
-    assert order.note_exchange("main/t:g", call(2, 4)) is None
+    made = [("main/t:f#1", call(5, 6, lane="main/t:f#3")), ("main/t:f#2", call(1, 8, lane="main/t:f#1"))]
+    assert [order.note_exchange("main/t:f", *each) for each in made] == [None, None]
+    early = call(2, 4, lane="main/t:f#2")
+    assert order.note_exchange("main/t:f", "main/t:f#3", early) == made[0][1]
+    assert order.note_exchange("main/t:g", "main/t:g#1", early) is None
+
+
+BORN = {"main/t:f#1": [2], "main/t:g#1": [6], "main/t:f#1/t:h#1": [2, 3]}
+"""When lanes were made."""
+
+
+def placed(seq: int, end_seq: int, lane: str, effect: str = "write") -> CallRecord:
+    """A recorded call, the first of its lane."""
+    return replace(call(seq, end_seq, effect, lane), meta={BIRTHS: BORN[lane]} if lane in BORN else {})
+
+
+@pytest.mark.parametrize(
+    ("first", "clock", "second", "births", "is_late"),
+    [
+        (placed(3, 4, "main/t:f#1"), 1, placed(1, 2, "main"), (), True),
+        (placed(4, 5, "main/t:f#1"), 1, placed(3, 6, "main"), (), False),
+        (placed(5, 6, "main"), 1, placed(3, 4, "main/t:f#1"), (1,), True),
+        (placed(5, 6, "main"), 2, placed(3, 4, "main/t:f#1"), (1,), False),
+        (placed(4, 5, "main"), 1, placed(3, 6, "main/t:f#1"), (1,), False),
+        (placed(7, 8, "main/t:g#1"), 1, placed(3, 4, "main/t:f#1"), (1,), True),
+        (placed(7, 8, "main/t:g#1"), 1, placed(3, 4, "main/t:f#1/t:h#1"), (1, 5), True),
+        (placed(7, 8, "main/t:g#1"), 3, placed(3, 4, "main/t:f#1/t:h#1"), (1, 5), False),
+        (placed(4, 5, "main/t:f#1/t:h#1"), 1, placed(3, 9, "main/t:f#1"), (0,), True),
+        (placed(7, 8, "main/t:g#1", "read"), 1, placed(3, 4, "main/t:f#1", "read"), (1,), False),
+        (placed(7, 8, "other/t:g#1"), 1, placed(3, 4, "main/t:f#1"), (1,), False),
+    ],
+    ids=[
+        "before the task was made", "while the task ran", "behind the task", "behind the task, which was made before",
+        "beside the task", "in a task made later", "in a task of one made later", "beside a task of one", "in a task",
+        "two looks", "of another process",
+    ],
+)  # fmt: skip
+def test_p12_what_comes_before_a_lane_is_made_comes_before_its_calls(
+    first: CallRecord, clock: int, second: CallRecord, births: tuple[int, ...], is_late: bool
+) -> None:
+    """Where nothing says so, calls of two lanes have no order."""
+    order = LaneOrder([first, second])
+    assert order.note(first.lane, first, clock, BORN.get(first.lane, ())) is None
+    assert order.note(second.lane, second, clock + 1, births) == (first if is_late else None)
+
+
+@pytest.mark.parametrize("births", [None, 7, ["2"], [True], {"0": 1}, [9] * 9], ids=repr)
+def test_p12_a_recording_that_states_no_births_gives_no_order(births: object) -> None:
+    """It is data from a stranger."""
+    first = replace(call(7, 8, lane="main/t:g#1"), meta={BIRTHS: births})
+    order = LaneOrder([first])
+    assert order.note(first.lane, first, 1, (0,)) is None
+    assert order.note("main/t:f#1", call(3, 4, lane="main/t:f#1"), 2, (1,)) is None
