@@ -101,6 +101,8 @@ class _Talk:
     def __init__(self, source: int, outputs: dict[int, deque[tuple[int, bytes]]], given: Given) -> None:
         self._source, self._outputs, self._given = source, outputs, given
         self._size = 0
+        self._has_ended = source < 0
+        """Whether no more input comes: the agent has closed its end."""
         self._lock = make_lock()
         for descriptor in outputs:
             os.set_blocking(descriptor, False)
@@ -127,19 +129,29 @@ class _Talk:
             if not poller.poll(patience_ms if is_waiting else None) and is_waiting:
                 self._size = max(self._size, min(pieces[0][0] for pieces in self._outputs.values()))
             self._take()
+            self._close_ended()
             self._write()
 
     def _take(self) -> None:
-        """Take what the agent has written."""
+        """Take what the agent has written. Called by any thread, so the descriptor stays open: see `_close_ended`."""
         with self._lock:
-            while self._source >= 0 and _is_ready(self._source):
+            while not self._has_ended and _is_ready(self._source):
                 piece = os.read(self._source, _CHUNK_BYTES)
                 self._size += len(piece) or 1  # its end counts too
                 if piece:
                     self._given.add(piece)
                 else:
-                    os.close(self._source)
-                    self._source = -1
+                    self._has_ended = True
+
+    def _close_ended(self) -> None:
+        """Close the input after its end, in the thread that polls it.
+
+        Another file may get the number at once. A poll of that would keep it open: a pipe's reader would wait forever.
+        """
+        with self._lock:
+            if self._has_ended and self._source >= 0:
+                os.close(self._source)
+                self._source = -1
 
     def _write(self) -> None:
         for end, pieces in list(self._outputs.items()):
