@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from spanreplay.model.errors import ReplayMiss
 from spanreplay.replayer.compare.ignored import ignored_of_equal
+from spanreplay.replayer.compare.timeouts import compare_timeouts, describe_limits, has_other_timeout
 from spanreplay.replayer.compare.variables import compare_variables
 from spanreplay.replayer.divergence import Diff, diff_json
 from spanreplay.runtime.process.noted_effects import EFFECTS
 from spanreplay.runtime.wire.http_headers import DRAWN, LISTED
+from spanreplay.runtime.wire.timeouts import TIMEOUT
 
 if TYPE_CHECKING:
     from spanreplay.model.call import CallRecord
@@ -27,21 +29,39 @@ ENV, HEADERS = "env", "headers"
 
 def compare(session: SharedState, crossing: Crossing, call: CallRecord, *, is_stopping: bool) -> None:
     """Note the differences between two requests with one key. Raises: ReplayMiss if they make a different request."""
+    changed, rest = _compare_requests(session, crossing, call)
+    limits, others = compare_timeouts(call, crossing.spec.meta.get(TIMEOUT))
+    session.findings.note_ignored(crossing, call, (*rest, *others))
+    if not changed and not limits:
+        return
+    session.counts["changed"] += 1
+    detail = "" if changed else describe_limits(call, limits)
+    miss = session.findings.note_call(crossing, "changed_call", call, detail, (*changed, *limits))
+    if is_stopping:
+        session.is_stopped = True
+        raise ReplayMiss(miss.message)
+
+
+def is_other(crossing: Crossing, call: CallRecord) -> bool:
+    """Whether a request with the key of a recorded one may be another one."""
+    spec = crossing.spec
+    is_same = call.request == spec.request and not has_other_timeout(call, spec.meta.get(TIMEOUT))
+    return not is_same and call.key == crossing.key_hex
+
+
+def _compare_requests(
+    session: SharedState, crossing: Crossing, call: CallRecord
+) -> tuple[tuple[Diff, ...], tuple[Diff, ...]]:
+    if call.request == crossing.spec.request:
+        return (), ()
     has_all = bool(session.recording.root.env.get(EFFECTS))
     changed, rest = split_requests(call.request, crossing.spec.request, has_all=has_all)
     if (changed or rest) and session.relocation:
         moved = session.relocation.spec(crossing.spec).request
         if session.relocation.is_number_away(call.request, moved):
-            return
+            return (), ()
         changed, rest = split_requests(call.request, moved, has_all=has_all)
-    session.findings.note_ignored(crossing, call, rest)
-    if not changed:
-        return
-    session.counts["changed"] += 1
-    miss = session.findings.note_call(crossing, "changed_call", call, diff=changed)
-    if is_stopping:
-        session.is_stopped = True
-        raise ReplayMiss(miss.message)
+    return changed, rest
 
 
 def split_requests(then: str, now: str, *, has_all: bool) -> tuple[tuple[Diff, ...], tuple[Diff, ...]]:

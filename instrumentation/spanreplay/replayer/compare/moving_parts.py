@@ -62,7 +62,7 @@ def _part_of_field(diff: Diff, recorded: str, now: str) -> str:
     message = _MESSAGE.match(diff.path)
     if message is not None:
         return _part_of_message(int(message.group(1) or 0), diff, recorded, now)
-    return SAMPLER if field and field != "$" else ""
+    return SAMPLER if field and field not in ("$", "timeout") else ""
 
 
 def _part_of_message(at: int, diff: Diff, recorded: str, now: str) -> str:

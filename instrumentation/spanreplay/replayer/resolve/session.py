@@ -199,7 +199,7 @@ class Session:
                 return
             self.has_reached_frontier = self.is_stopped = True
             raise ReplayMiss(f"the recording ends inside this call: {place(crossing)}")
-        if call.request != crossing.spec.request and call.key == crossing.key_hex:
+        if beside.is_other(crossing, call):
             beside.compare(self, crossing, call, is_stopping=direction.on_change != SERVE)
         if runs_again(self, crossing, call, direction):
             return

@@ -43,6 +43,7 @@ from spanreplay.runtime.wire.http_wire import (
 from spanreplay.runtime.wire.sent_body import LargeBody, Taken
 from spanreplay.runtime.wire.so_far import SoFar
 from spanreplay.runtime.wire.telemetry import answer_report, is_telemetry
+from spanreplay.runtime.wire.timeouts import Timeout
 
 T = TypeVar("T")
 Headers = Iterable[tuple[str, str]]
@@ -460,6 +461,7 @@ def begin_call(
     headers: Headers,
     body: Taken,
     *,
+    timeout: Timeout | None = None,
     is_stream: bool = False,
     call_class: type[HttpCall] = HttpCall,
 ) -> HttpCall | None:
@@ -470,9 +472,9 @@ def begin_call(
 
     def describe(run: Run, patches: Any) -> tuple[Spec, HttpExchange]:
         if not patches:
-            return describe_request(run, method, url, headers, body)
+            return describe_request(run, method, url, headers, body, timeout)
         call.patched = patch_content(body, headers, patches)
-        return describe_request(run, method, url, headers, call.patched)
+        return describe_request(run, method, url, headers, call.patched, timeout)
 
     call = call_class(describe, is_stream=is_stream)
     call.note_sent(body)

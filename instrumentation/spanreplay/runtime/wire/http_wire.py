@@ -41,6 +41,7 @@ from spanreplay.runtime.wire.http_reply import (
     split_text,
 )
 from spanreplay.runtime.wire.sent_body import LargeBody, Taken
+from spanreplay.runtime.wire.timeouts import TIMEOUT, Timeout
 
 HTTP_KEYSPEC: Final = "http/1"
 HELD_CHUNKS: Final = 32
@@ -69,9 +70,14 @@ class HttpExchange:
 
 
 def describe_request(
-    run: Run, method: str, url: str, headers: Iterable[tuple[str, str]], body: Taken
+    run: Run,
+    method: str,
+    url: str,
+    headers: Iterable[tuple[str, str]],
+    body: Taken,
+    timeout: Timeout | None = None,
 ) -> tuple[Spec, HttpExchange]:
-    """The redacted call of a request, with its key's fields."""
+    """The redacted call of a request, with its key's fields; `timeout` is None if nobody knows it."""
     counts: dict[str, int] = {}
     redact = run.redactor
     clean_url = redact_url(url, redact, counts)
@@ -86,6 +92,7 @@ def describe_request(
     redacted = parsed.get("body")
     dialect = find_dialect(method, url, redacted) if isinstance(redacted, dict) else None
     uses = run.resolver.variables.find_in_request(url, headers)
+    limits: dict[str, Any] = {} if timeout is None else {TIMEOUT: timeout}
     if dialect is not None:
         meaning = dialect.read_request(redacted)
         guard.guarded("for whom a request is made", run.who.look_at_request, redacted)
@@ -96,7 +103,7 @@ def describe_request(
             keyspec=meaning.keyspec,
             key_fields=meaning.key_fields,
             request=request,
-            meta=meta(meaning),  # remains if no response comes
+            meta={**meta(meaning), **limits},  # remains if no response comes
             redactions=counts,
             uses=uses,
         )
@@ -109,7 +116,7 @@ def describe_request(
         keyspec=HTTP_KEYSPEC,
         key_fields=http_fields({"method": method, "url": clean_url, "headers": dict(kept), **parsed}),
         request=request,
-        meta={ALONE: True} if is_safe and run.resolver.keeps and is_tool_alone() else {},
+        meta={**limits, ALONE: True} if is_safe and run.resolver.keeps and is_tool_alone() else limits,
         redactions=counts,
         uses=uses,
     )

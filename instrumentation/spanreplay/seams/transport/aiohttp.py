@@ -12,7 +12,7 @@ import io
 from collections.abc import AsyncIterator
 from contextvars import ContextVar
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from spanreplay.model import guard
 from spanreplay.runtime.calls.open_call import plumbing
@@ -23,6 +23,7 @@ from spanreplay.runtime.wire.http_body import ServedBody
 from spanreplay.runtime.wire.http_call import HttpCall, begin_call, is_passed_on, is_recording
 from spanreplay.runtime.wire.http_reply import HttpReply
 from spanreplay.runtime.wire.sent_body import Taken, take_async_pieces, take_body
+from spanreplay.runtime.wire.timeouts import Timeout, read_aiohttp_timeout
 from spanreplay.seams.transport.aiohttp_errors import AiohttpCall
 from spanreplay.seams.transport.aiohttp_streams import StoredConnector, StoredTransport, Streams, build_streams
 
@@ -32,11 +33,13 @@ _CONNECT, _START = "connect", "start"
 class _Request:
     """One `_request` in progress; `call` is None until a connection is requested."""
 
-    def __init__(self) -> None:
+    def __init__(self, timeout: Timeout | None) -> None:
+        self.timeout = timeout
         self.is_begun = False
         self.call: HttpCall | None = None
 
 
+_DEFAULT: Final = object()
 _current: ContextVar[_Request | None] = ContextVar("spanreplay_aiohttp_request", default=None)
 
 
@@ -58,7 +61,8 @@ class AiohttpSeam:
     async def _request(self, wrapped: Any, session: Any, args: Any, kwargs: Any) -> Any:
         if not is_recording():
             return await wrapped(*args, **kwargs)
-        request = _Request()
+        limits = [read_aiohttp_timeout(given) for given in (kwargs.get("timeout", _DEFAULT), session.timeout)]
+        request = _Request(limits[0] if limits[0] is not None else limits[1])
         token = set_variable(_current, request)
         try:
             response = await wrapped(*args, **kwargs)
@@ -79,7 +83,7 @@ class AiohttpSeam:
         req = args[0] if args else kwargs["req"]
         if not current.is_begun:
             current.is_begun = True
-            current.call = await self._begin(req)
+            current.call = await self._begin(req, current.timeout)
         call = current.call
         if call is None:
             return await wrapped(*args, **kwargs)
@@ -89,7 +93,7 @@ class AiohttpSeam:
             connect = partial(_connect_live, call, wrapped, args, kwargs)
         return await call.aattempt(_CONNECT, connect)
 
-    async def _begin(self, req: Any) -> HttpCall | None:
+    async def _begin(self, req: Any, timeout: Timeout | None) -> HttpCall | None:
         run = active_run()
         if "websocket" in req.headers.get("upgrade", "").lower():
             if run is not None and run.resolver.keeps:
@@ -99,7 +103,8 @@ class AiohttpSeam:
             return None
         body = await _take_body(req)
         headers = [(str(k), str(v)) for k, v in req.headers.items()]
-        call = begin_call(req.method, str(req.url), headers, body, is_stream=True, call_class=AiohttpCall)
+        url = str(req.url)
+        call = begin_call(req.method, url, headers, body, timeout=timeout, is_stream=True, call_class=AiohttpCall)
         if call is not None and call.patched is not None:
             await self._change_body(call, req, call.patched)
         return call

@@ -14,6 +14,7 @@ from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.wire.http_body import ServedBody
 from spanreplay.runtime.wire.http_call import HttpCall, begin_call, is_passed_on, is_recording
 from spanreplay.runtime.wire.sent_body import take_body
+from spanreplay.runtime.wire.timeouts import read_socket_timeout
 from spanreplay.seams.transport.urllib3_wires import TeeResponse, read_head, rebuild_urllib3
 
 _CONTENT_LENGTH = "content-length"
@@ -26,7 +27,8 @@ def _send(wrapped: Any, session: Any, args: Any, kwargs: Any) -> Any:
     body, request.body = take_body(request.body)
     headers = [(str(k), _text(v)) for k, v in request.headers.items()]
     is_stream = bool(request.stream_output)
-    call = begin_call(request.method, request.url, headers, body, is_stream=is_stream)
+    timeout = read_socket_timeout(getattr(session, "_timeout", None))
+    call = begin_call(request.method, request.url, headers, body, timeout=timeout, is_stream=is_stream)
     if call is None:
         return wrapped(*args, **kwargs)
     if call.patched is not None and not call.is_served:

@@ -16,6 +16,7 @@ from spanreplay.runtime.wire.http_call import HttpCall
 from spanreplay.runtime.wire.http_reply import HttpReply, is_end_of_body
 from spanreplay.runtime.wire.http_wire import HttpExchange, describe_request, patch_content, read_meta
 from spanreplay.runtime.wire.sent_body import Taken
+from spanreplay.runtime.wire.timeouts import read_httpx_timeout
 from spanreplay.seams.concurrency.closings import Closing, await_closed
 from spanreplay.seams.transport.httpx_bodies import decode_chunks
 from spanreplay.seams.transport.httpx_errors import describe_error, restore_error
@@ -43,11 +44,11 @@ class HttpxCall(HttpCall):
     def _describe_request(self, run: Run, patches: Any) -> tuple[Spec, HttpExchange]:
         request = self._request
         headers = request.headers.multi_items()
-        url = self._write_url(request.url)
+        url, timeout = self._write_url(request.url), read_httpx_timeout(request.extensions)
         if not patches:
-            return describe_request(run, request.method, url, headers, self._sent_body)
+            return describe_request(run, request.method, url, headers, self._sent_body, timeout)
         body = patch_content(self._sent_body, headers, patches)
-        found = describe_request(run, request.method, url, headers, body)
+        found = describe_request(run, request.method, url, headers, body, timeout)
         self._request = self._with_content(body)
         return found
 

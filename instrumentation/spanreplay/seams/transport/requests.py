@@ -17,6 +17,7 @@ from spanreplay.runtime.wire.http_body import ServedBody
 from spanreplay.runtime.wire.http_call import HttpCall, begin_call, is_passed_on, is_recording
 from spanreplay.runtime.wire.http_reply import HttpReply
 from spanreplay.runtime.wire.sent_body import take_body
+from spanreplay.runtime.wire.timeouts import read_socket_timeout
 from spanreplay.seams.transport.urllib3_wires import TeeResponse, read_head, rebuild_urllib3
 
 _ELAPSED_US = "elapsed_us"
@@ -139,7 +140,10 @@ class RequestsSeam:
             return None  # not a prepared request, which requests refuses; or part of a call above
         body, request.body = take_body(request.body)
         is_stream = bool(kwargs.get("stream", session.stream))
-        call = begin_call(str(request.method), str(url), _text_items(headers), body, is_stream=is_stream)
+        timeout = read_socket_timeout(kwargs.get("timeout"))
+        call = begin_call(
+            str(request.method), str(url), _text_items(headers), body, timeout=timeout, is_stream=is_stream
+        )
         if call is not None and call.patched is not None:
             request.body = call.patched
             headers.pop("Transfer-Encoding", None)

@@ -20,6 +20,7 @@ from spanreplay.runtime.wire.http_call import HttpCall, begin_call, is_passed_on
 from spanreplay.runtime.wire.http_reply import HttpReply
 from spanreplay.runtime.wire.sent_body import take_body
 from spanreplay.runtime.wire.stored_wire import rebuild_response
+from spanreplay.runtime.wire.timeouts import read_socket_timeout
 from spanreplay.seams.transport.urllib3_wires import TeeResponse
 
 _VERSIONS = {10: "HTTP/1.0", 11: "HTTP/1.1"}
@@ -99,7 +100,9 @@ def _begin(request: Any) -> HttpCall | None:
         return None
     # `request.data = …` would drop a content-length that is already set
     body, request._data = take_body(request.data)
-    call = begin_call(request.get_method(), request.full_url, request.header_items(), body, is_stream=True)
+    timeout = read_socket_timeout(getattr(request, "timeout", None))
+    headers = request.header_items()
+    call = begin_call(request.get_method(), request.full_url, headers, body, timeout=timeout, is_stream=True)
     if call is not None and call.patched is not None:
         request._data = call.patched
         for name in ("Content-length", "Transfer-encoding"):

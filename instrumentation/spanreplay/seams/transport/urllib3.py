@@ -15,6 +15,7 @@ from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.wire.http_body import ServedBody
 from spanreplay.runtime.wire.http_call import HttpCall, begin_call, is_passed_on, is_recording
 from spanreplay.runtime.wire.sent_body import take_body
+from spanreplay.runtime.wire.timeouts import read_socket_timeout
 from spanreplay.seams.transport.urllib3_wires import TeeResponse, read_head, rebuild_urllib3
 
 _FRAMING = ("content-length", "transfer-encoding")
@@ -43,11 +44,14 @@ class Urllib3Seam:
             args, kwargs = _with_body(args, kwargs, to_send)
         is_preloaded = bool(given["preload_content"])
         headers = given["headers"] if given["headers"] is not None else pool.headers
+        timeout = given["timeout"]
+        is_default = timeout is not None and not isinstance(timeout, (int, float)) and not hasattr(timeout, "total")
         call = begin_call(
             given["method"],
             _absolute_url(pool, given["url"]),
             [(str(k), _text(v)) for k, v in dict(headers or {}).items()],
             body,
+            timeout=read_socket_timeout(pool.timeout if is_default else timeout),
             is_stream=not is_preloaded,
         )
         if call is None:
