@@ -274,7 +274,7 @@ class _CallLane(Lane):
         if name == "born_ns":
             return self.owner.lane.born_ns
         if name == "clock":
-            return self.owner.run.clock
+            return self.owner.lane.clock
         if name not in ("path", "births"):
             raise AttributeError(name)
         label = f"{self.owner.boundary}#{self.owner.index + 1}"[-LABEL_CHARACTERS_MAX:]
