@@ -1,17 +1,19 @@
-"""Calls that come in another order: in the start of a process no difference of a unit, if no code has changed.
+"""Calls that come in another order, or would end at another time: differences if the code has changed.
 
-Programs go through sets of objects, whose order depends on addresses: SQLAlchemy makes the indexes of a table so. A
-unit's replay repeats the start of its process only for what the unit finds. Each call of the start is still answered
-and compared.
+In the start of a process another order is none of a unit, if no code has changed. Programs go through sets of objects,
+whose order depends on addresses: SQLAlchemy makes the indexes of a table so. A unit's replay repeats the start of its
+process only for what the unit finds. Each call of the start is still answered and compared.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from spanreplay.model.lane_names import is_earlier
+from spanreplay.model.lane_names import is_earlier, name_number
 from spanreplay.model.levels import level_of_recording
+from spanreplay.replayer.divergence import describe_stall
 
 if TYPE_CHECKING:
     from spanreplay.replayer.divergence import Divergence
@@ -30,7 +32,24 @@ def judge_order(
     `code` is the verdict's part about the code; of a block in a program it does not tell everything.
     """
     is_same = _is_same_code(code) and not (is_block and session.extent is None)
-    return _without_reordered(session, divergences) if is_same else divergences or _find_order(session)
+    if is_same:
+        return _without_reordered(session, divergences)
+    return divergences or _find_order(session) or ([] if _is_same_code(code) else _find_late(session))
+
+
+def _find_late(session: Session) -> list[Divergence]:
+    """Return the calls that ended as recorded, though a limit that the program sets would not let them now."""
+    late = session.gate.late
+    calls = {clock: call for call in session.recording.calls if late for clock in (*call.clocks, call.end_seq)}
+    found = {calls[clock].number: (calls[clock], why) for clock, why in reversed(late) if clock in calls}
+    return [
+        replace(
+            describe_stall(call, f"order stall at {name_number(number)} ({call.boundary}, lane {call.lane}): {why}"),
+            code=call.code,
+        )
+        for number, (call, why) in sorted(found.items())
+        if number > 0
+    ]
 
 
 def _is_same_code(code: Mapping[str, Any]) -> bool:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from spanreplay.runtime.processes import ProcessGroup
 
 _NO_CALL: Final = -1
+_LATE_MAX: Final = 20
 _FROM_POOL: Final = "/px:"
 _SHARED_POLL_S: Final = 0.002
 """How often to check whether another process has moved on; it can't wake us."""
@@ -120,10 +121,17 @@ class OrderGate:
         self._pid = posix.getpid()
         self.skipped: list[int] = []
         """Clocks of the completions that were skipped because they never came."""
+        self.late: list[tuple[int, str]] = []
+        """Ends of calls (clocks) that the program's own limits would bring at another time now, and why."""
         self.on_stall: Callable[[], BaseException] | None = None
         """Records that the program waits forever, and returns the exception to raise there."""
         self.stalled: str | None = None
         """Why threads no longer wait, once the program has turned out to be stuck."""
+
+    def note_late(self, clock: int, why: str) -> None:
+        """Keep an end that the program's own limits would bring at another time now."""
+        if len(self.late) < _LATE_MAX:
+            self.late.append((clock, why))
 
     # ── what completed ──────────────────────────────────────────────────────────────────────────────
     def complete(self, *clocks: int) -> None:

@@ -156,6 +156,7 @@ class StepClock(LoopClock):
             heapq.heappush(self._waiting, Due(clock, when, handle=handle))
         else:  # it never fired: something else came first
             self.keep_unfired(handle)
+            heapq.heappush(self._limits, (when, when - self._time(), id(handle), handle))
         return handle
 
     # ── between two callbacks ───────────────────────────────────────────────────────────────────────────
@@ -218,7 +219,7 @@ class StepClock(LoopClock):
         if head is None or head.clock > clock or not self._gate.is_turn(head.clock):
             return None
         heapq.heappop(self._waiting)
-        self._jump(head.due)
+        self._reach_head(head)
         if head.handle is None:
             head.fire()
             handle = self._take_wakeup(head.future)

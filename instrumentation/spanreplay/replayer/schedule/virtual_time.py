@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from spanreplay.replayer.schedule.stall_detector import STALL_BUSY_MS, STALL_MS, Reaction, hang_ms
 from spanreplay.replayer.schedule.worker_watch import relieve
-from spanreplay.runtime.order.order import Order
+from spanreplay.runtime.order.order import Order, is_later
 
 TURN_S: Final = 0.00001
 """How far the clock moves in a loop iteration that had work to do: real CPU time would let timers overtake calls, and
@@ -81,6 +81,8 @@ class LoopClock(abc.ABC):
         self._gate = gate
         self._now_s = float(loop.time())
         self._unfired: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._limits: list[tuple[float, float, int, asyncio.TimerHandle]] = []
+        """The agent's timers that never fired when recorded: when each is due, and after how many seconds."""
         self._real_time: Callable[[], float] = loop.time
         self._real_select: Callable[[float | None], Any] = loop._selector.select
         self._idle_since = -1.0
@@ -175,7 +177,7 @@ class LoopClock(abc.ABC):
         head = self._find_head()
         if head is not None and self._gate.is_turn(head.clock):
             if timer is None or head.due <= timer:
-                self._jump(head.due)
+                self._reach_head(head)
                 self._let_go(head)
             else:
                 self._jump(timer)
@@ -292,6 +294,21 @@ class LoopClock(abc.ABC):
     def reach(self, moment: float) -> None:
         """Move the loop's clock forward to at least this moment."""
         self._now_s = max(self._now_s, moment)
+
+    def _reach_head(self, head: Due) -> None:
+        """Move the clock to a completion or a timer; note a limit of the agent's that would end the call before."""
+        while self._limits:
+            when, seconds, _, handle = self._limits[0]
+            if not handle.cancelled():
+                end_s = head.due - when + seconds
+                if head.handle is not None or not is_later(seconds, end_s):
+                    break
+                why = (
+                    f"a timer of {seconds:.3g} s goes off before its end now, which is {end_s:.3g} s after that was set"
+                )
+                self._gate.note_late(head.clock, why)
+            heapq.heappop(self._limits)
+        self._jump(head.due)
 
     def _jump(self, moment: float) -> None:
         self.reach(moment)

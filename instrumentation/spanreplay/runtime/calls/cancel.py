@@ -10,6 +10,7 @@ from spanreplay.model import config
 from spanreplay.runtime.calls.turns import complete
 from spanreplay.runtime.lanes import inside_call
 from spanreplay.runtime.order.loops import clock_of_running_loop, running_loop
+from spanreplay.runtime.order.order import is_later
 
 if TYPE_CHECKING:
     from spanreplay.runtime.calls.open_call import Crossing
@@ -30,10 +31,13 @@ async def await_cancellation(crossing: Crossing) -> None:
     recorded = crossing.served
     if recorded is None:
         raise AssertionError("only a served crossing can wait for its cancellation")
-    limit_s = (max(0, recorded.end_ns - recorded.start_ns) // 1_000_000 + config.CANCEL_WAIT_MS) / 1000
+    took_s = max(0, recorded.end_ns - recorded.start_ns) / 1e9
+    limit_s = took_s + config.CANCEL_WAIT_MS / 1000
     loop, loop_clock = running_loop(), clock_of_running_loop()
     waits: list[asyncio.Future[None]] = [] if loop_clock is None else [loop_clock.make_wake(recorded.end_seq)]
     waits.append(loop.create_future())
+    if loop_clock is not None:
+        loop_clock.since(crossing)  # the call begins here
     if loop_clock is not None and isinstance(loop, asyncio.AbstractEventLoop):
         # Virtual time may not jump there while anything else can happen: another thread may be about to cancel it
         timer = asyncio.TimerHandle(loop.time() + limit_s, _end, (waits,), loop)
@@ -46,6 +50,10 @@ async def await_cancellation(crossing: Crossing) -> None:
                 await future
     except BaseException:
         if loop_clock is not None:
+            now_s = loop_clock.since(crossing)
+            if is_later(took_s, now_s):
+                why = f"it was cancelled after {took_s:.3g} s when recorded, and would be after {now_s:.3g} s now"
+                crossing.answers.gate.note_late(recorded.end_seq, why)
             with inside_call(crossing):
                 await loop_clock.settle(recorded.end_seq)
         raise

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from spanreplay.model.call import CallRecord
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     from spanreplay.runtime.order.run_order import Deadline
     from spanreplay.runtime.processes import ProcessGroup
+
+_LATER_FACTOR: Final = 1.1
+_LATER_S: Final = 0.1
 
 
 class Steps(Protocol):
@@ -37,6 +40,11 @@ class Steps(Protocol):
     @property
     def behind(self) -> Mapping[int, Any]:
         """Clock of a completion → those that are counted from it."""
+
+
+def is_later(then_s: float, now_s: float) -> bool:
+    """Whether a time is later than another one by more than a busy machine explains."""
+    return now_s > then_s * _LATER_FACTOR + _LATER_S
 
 
 class LoopClock(Protocol):
@@ -164,6 +172,10 @@ class Order(Protocol):
     stalled: str | None
     """Why no thread waits any longer, if the program turned out to be stuck."""
     on_stall: Callable[[], BaseException] | None
+
+    def note_late(self, clock: int, why: str) -> None:
+        """Note that a call ends where it did when recorded, though by the program's limits it would not now."""
+
     """Notes that the program waits forever, and returns the error to raise there."""
     lasted_s: float
     """How long the recorded run took."""
