@@ -34,7 +34,8 @@ def judge_order(
     is_same = _is_same_code(code) and not (is_block and session.extent is None)
     if is_same:
         return _without_reordered(session, divergences)
-    return divergences or _find_order(session) or ([] if _is_same_code(code) else _find_late(session))
+    found = divergences or _find_order(session)
+    return found or (_find_late(session) if code.get("code", {}).get("changed_files") else [])
 
 
 def _find_late(session: Session) -> list[Divergence]:

@@ -36,11 +36,11 @@ async def await_cancellation(crossing: Crossing) -> None:
     loop, loop_clock = running_loop(), clock_of_running_loop()
     waits: list[asyncio.Future[None]] = [] if loop_clock is None else [loop_clock.make_wake(recorded.end_seq)]
     waits.append(loop.create_future())
-    if loop_clock is not None:
-        loop_clock.since(crossing)  # the call begins here
+    began_s = None
     if loop_clock is not None and isinstance(loop, asyncio.AbstractEventLoop):
+        began_s = loop.time()
         # Virtual time may not jump there while anything else can happen: another thread may be about to cancel it
-        timer = asyncio.TimerHandle(loop.time() + limit_s, _end, (waits,), loop)
+        timer = asyncio.TimerHandle(began_s + limit_s, _end, (waits,), loop)
         loop_clock.keep_unfired(timer)
     else:
         timer = loop.call_later(limit_s, _end, waits)
@@ -50,7 +50,7 @@ async def await_cancellation(crossing: Crossing) -> None:
                 await future
     except BaseException:
         if loop_clock is not None:
-            now_s = loop_clock.since(crossing)
+            now_s = took_s if began_s is None else loop.time() - began_s
             if is_later(took_s, now_s):
                 why = f"it was cancelled after {took_s:.3g} s when recorded, and would be after {now_s:.3g} s now"
                 crossing.answers.gate.note_late(recorded.end_seq, why)
