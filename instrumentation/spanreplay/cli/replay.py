@@ -30,7 +30,7 @@ from spanreplay.cli.reports import check_files, write_files, write_github
 from spanreplay.cli.runs import earlier, runs, shared_work
 from spanreplay.cli.runs.needed import find_needed, is_better
 from spanreplay.cli.runs.prices import max_cost_option, price_option
-from spanreplay.cli.runs.tools_again import judge_with_tools, may_lack_state
+from spanreplay.cli.runs.tools_again import judge_with_tools, limit_again, may_lack_state
 from spanreplay.cli.terminal import open_console, say
 from spanreplay.model import config
 from spanreplay.model.call import Recording
@@ -345,7 +345,8 @@ def replay_command(ctx: click.Context, /, *, source: str, command: tuple[str, ..
         verdict = find_needed(found.earlier, search) if is_searching else search(found.earlier)
         if options["warm"] is None:
             again = partial(_judge, agent, found, folder, STDERR)
-            verdict = judge_with_tools(verdict, found.recording, plan, lambda p: again(settings | _told(p), ()))
+            limited = settings | limit_again(verdict, settings)
+            verdict = judge_with_tools(verdict, found.recording, plan, lambda p: again(limited | _told(p), ()))
             if may_lack_state(verdict, plan) and count_before(found.recording) > 0:
                 verdict = _judge_after_earlier(source, folder, verdict, partial(again, settings))
         verdict = complete(verdict)

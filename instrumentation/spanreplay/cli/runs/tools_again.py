@@ -19,7 +19,7 @@ from spanreplay.report.shape import Verdict
 from spanreplay.runtime.calls.bodies import BODY
 from spanreplay.units.stated import find_unit
 
-__all__ = ["judge_all_with_tools", "judge_with_tools", "may_lack_state"]
+__all__ = ["judge_all_with_tools", "judge_with_tools", "limit_again", "may_lack_state"]
 
 _TOOLS: Final = Kind.TOOL.value
 _CHANGED: Final = "changed_call"
@@ -28,6 +28,19 @@ _OF_STATE: Final = ("raised", "output_changed")
 _REDACTION: Final = "redaction"
 _BESIDE: Final = "beside"
 """Strength of a cause that is only something else that differs."""
+_TIMES: Final = 5
+_TIMES_RECORDED: Final = 2
+_SECONDS_MIN: Final = 10.0
+"""A replay with the code of tools may take this many times as long as that without, or as the recorded run."""
+_TIMEOUT: Final = "SPANREPLAY_REPLAY_TIMEOUT"
+
+
+def limit_again(served: Verdict, settings: Mapping[str, str]) -> dict[str, str]:
+    """Return the setting that ends a replay with the code of tools, which may never end by itself, in its time."""
+    if settings.get(_TIMEOUT):
+        return {}
+    took_ms = _TIMES * served.get("duration_ms", 0), _TIMES_RECORDED * served.get("recorded_duration_ms", 0)
+    return {_TIMEOUT: f"{max(_SECONDS_MIN, max(took_ms) / 1000):g}"}
 
 
 def may_lack_state(verdict: Verdict, plan: Plan) -> bool:
