@@ -336,6 +336,17 @@ def test_n2_place_that_is_gone_does_not_keep_a_replay_waiting(tmp_path: Path) ->
     assert "bye" in replayed.stdout
 
 
+def test_n2_p12_signal_comes_behind_tools_that_run_again(tmp_path: Path) -> None:
+    """It came after calls that now run their code; it never came, and the agent waited until its time was over."""
+    workplace = Workplace(tmp_path / "agent")
+    workplace.path.mkdir()
+    stdout, _ = record_signalled(workplace, COUNTING, signal.SIGTERM)
+    replayed = workplace.replay("agent.py", options=("--rerun", "tool", "--timeout", str(TIMEOUT_S)))
+    assert replayed.verdict["verdict"] == "identical", replayed.stderr
+    assert replayed.verdict["counts"]["rerun"] > BEFORE
+    assert replayed.stdout == stdout
+
+
 CUT: Final = """
 import sys
 import _thread

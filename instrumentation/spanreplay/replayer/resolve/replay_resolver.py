@@ -87,7 +87,7 @@ class ReplayResolver:
         sent = self.answers.gate.sent
         sent.send_late()
         self.answers.resolve(crossing)
-        sent.begin(crossing.served)
+        sent.begin(crossing.served or crossing.paired)
 
     def settle(self, crossing: Any, outcome: Outcome, response: str) -> None:
         """Compare the call with the recorded one."""
