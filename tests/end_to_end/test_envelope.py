@@ -143,4 +143,5 @@ def test_s22_call_without_an_answer_says_what_was_asked(provider: Provider, work
         "system_prompt_hash": SYSTEM_PROMPT_HASH,
         "temperature": 0.7,
         "stream": False,
+        "timeout_s": {"connect": 5.0, "read": 600.0},
     }
