@@ -57,6 +57,16 @@ def test_p12_n2_a_shorter_limit_than_the_call_took_is_a_difference(place: Workpl
     assert ("a timer of 0.2 s goes off before its end now" in replayed.stderr) != ("nothing" in replayed.stdout)
 
 
+def test_p12_n2_a_pause_beside_a_call_is_no_limit_of_it(place: Workplace) -> None:
+    """A heartbeat that the changed code has beside its calls ends none of them."""
+    _change(place, 20)
+    place.record("agent.py")
+    beating = "async def beat():\n    while True:\n        await asyncio.sleep(0.1)\n\nasync def main():\n"
+    started = beating + "    beats = asyncio.create_task(beat())\n"
+    place.write("agent.py", AGENT.format(limit=20).replace("async def main():\n", started))
+    assert place.replay("agent.py").verdict["verdict"] == "identical"
+
+
 def test_p12_n2_a_longer_limit_than_one_that_was_run_into_is_a_difference(place: Workplace) -> None:
     """Nobody knows what the call would have given: it was cancelled."""
     _change(place, 0.2)

@@ -14,7 +14,7 @@ import heapq
 import threading
 from bisect import bisect_right
 from collections import deque
-from typing import Any
+from typing import Any, Final
 
 from spanreplay.replayer.schedule.pace import thread_of
 from spanreplay.replayer.schedule.stall_detector import LOOK_MS, StallDetector
@@ -29,6 +29,10 @@ from spanreplay.runtime.order.steps import Outer, StepQueue, Watched, watch
 from spanreplay.runtime.order.wait_ends import unwatched
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.run import Run, active_run
+from spanreplay.runtime.timer_names import label_of_callback
+
+_SLEEP: Final = "_set_result_unless_cancelled"
+"""The callback of asyncio's `sleep`."""
 
 
 class _Certain(asyncio.Future[None]):
@@ -156,7 +160,8 @@ class StepClock(LoopClock):
             heapq.heappush(self._waiting, Due(clock, when, handle=handle))
         else:  # it never fired: something else came first
             self.keep_unfired(handle)
-            heapq.heappush(self._limits, (when, when - self._time(), id(handle), handle))
+            if label_of_callback(callback) != _SLEEP:  # a pause beside a call ends nothing
+                heapq.heappush(self._limits, (when, when - self._time(), id(handle), handle))
         return handle
 
     # ── between two callbacks ───────────────────────────────────────────────────────────────────────────

@@ -13,6 +13,7 @@ TIMEOUT: Final = "timeout_s"
 """Meta member of a request: its limits in seconds, {} if there are none. Missing if nobody knows them."""
 Timeout = dict[str, float]
 """The limits in seconds by name: `connect`; `read`, for each wait for data; `total`. A missing one is no limit."""
+_OF_SOCKETS: Final = object()
 
 
 def read_httpx_timeout(extensions: Mapping[str, Any]) -> Timeout | None:
@@ -21,12 +22,14 @@ def read_httpx_timeout(extensions: Mapping[str, Any]) -> Timeout | None:
     return _make(given.get("connect"), given.get("read")) if isinstance(given, Mapping) else None
 
 
-def read_socket_timeout(given: Any) -> Timeout:
-    """Return the limits of a number, a pair (connect, read), urllib3's `Timeout`, or the default of sockets."""
+def read_socket_timeout(given: Any, default: Any = _OF_SOCKETS) -> Timeout:
+    """Return the limits of a number, a pair (connect, read) or urllib3's `Timeout`; other objects mean the default."""
     if isinstance(given, tuple):
         return _make(*given[:2])
     if hasattr(given, "total"):
         return _make(getattr(given, "_connect", None), getattr(given, "_read", None), given.total)
+    if default is not _OF_SOCKETS and not _is_number(given):
+        return read_socket_timeout(default)
     return _make(given, given)
 
 
@@ -45,7 +48,15 @@ def _make(connect: Any = None, read: Any = None, total: Any = None) -> Timeout:
     return {name: value for name, value in seconds.items() if value is not None}
 
 
+def _is_number(value: Any) -> bool:
+    return value is None or hasattr(value, "__float__") or hasattr(value, "__index__")
+
+
 def _number(value: Any) -> float | None:
-    if value is not None and not isinstance(value, (int, float)):  # an object that stands for the default
+    if not _is_number(value):  # an object that stands for the default
         value = socket.getdefaulttimeout()
-    return None if value is None or not math.isfinite(value) else round(float(value), 3)
+    try:
+        seconds = math.inf if value is None else float(value)
+    except (ArithmeticError, TypeError, ValueError):  # the library will say so
+        return None
+    return round(seconds, 3) if math.isfinite(seconds) else None

@@ -61,8 +61,8 @@ class AiohttpSeam:
     async def _request(self, wrapped: Any, session: Any, args: Any, kwargs: Any) -> Any:
         if not is_recording():
             return await wrapped(*args, **kwargs)
-        limits = [read_aiohttp_timeout(given) for given in (kwargs.get("timeout", _DEFAULT), session.timeout)]
-        request = _Request(limits[0] if limits[0] is not None else limits[1])
+        given = read_aiohttp_timeout(kwargs.get("timeout", _DEFAULT))
+        request = _Request(read_aiohttp_timeout(session.timeout) if given is None else given)
         token = set_variable(_current, request)
         try:
             response = await wrapped(*args, **kwargs)

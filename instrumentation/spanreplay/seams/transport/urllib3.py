@@ -44,14 +44,12 @@ class Urllib3Seam:
             args, kwargs = _with_body(args, kwargs, to_send)
         is_preloaded = bool(given["preload_content"])
         headers = given["headers"] if given["headers"] is not None else pool.headers
-        timeout = given["timeout"]
-        is_default = timeout is not None and not isinstance(timeout, (int, float)) and not hasattr(timeout, "total")
         call = begin_call(
             given["method"],
             _absolute_url(pool, given["url"]),
             [(str(k), _text(v)) for k, v in dict(headers or {}).items()],
             body,
-            timeout=read_socket_timeout(pool.timeout if is_default else timeout),
+            timeout=read_socket_timeout(given["timeout"], pool.timeout),
             is_stream=not is_preloaded,
         )
         if call is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -64,6 +65,7 @@ def test_p12_limits_are_read_as_the_libraries_mean_them(monkeypatch: pytest.Monk
     """An object that stands for the default of sockets is that default."""
     import socket
 
+    import numpy as np
     import urllib3
     from aiohttp import ClientTimeout
 
@@ -75,3 +77,7 @@ def test_p12_limits_are_read_as_the_libraries_mean_them(monkeypatch: pytest.Monk
     assert read_socket_timeout(urllib3.Timeout(total=2, read=1)) == {"connect": 7.0, "read": 1.0, "total": 2.0}
     assert read_aiohttp_timeout(ClientTimeout(total=9, sock_read=2)) == {"read": 2.0, "total": 9.0}
     assert read_aiohttp_timeout(object()) is None
+    assert read_socket_timeout(object(), urllib3.Timeout(read=4, connect=None)) == {"read": 4.0}
+    assert read_socket_timeout(None, 9) == {}
+    assert read_socket_timeout(np.float32(2.5)) == {"connect": 2.5, "read": 2.5}
+    assert read_socket_timeout((10**400, Decimal("1.5"), "more")) == {"read": 1.5}
