@@ -17,7 +17,7 @@ import pytest
 from opentelemetry import trace
 
 from spanreplay.runtime import lanes
-from spanreplay.runtime.lanes import Lane, current_lane, label_of
+from spanreplay.runtime.lanes import Clock, Lane, current_lane, label_of
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.run import Run, active_run, root_lane_of_active_run, set_process_run
 from spanreplay.seams.concurrency import lanes_of_work
@@ -395,6 +395,23 @@ def test_n1_lane_inside_of_a_call_is_named_when_somebody_asks(run: Run) -> None:
     assert current_lane(run.root_lane) is run.root_lane
 
 
+def test_s28_a_lane_knows_when_those_above_it_were_made() -> None:
+    """One number for each part of its path behind the first, also where a label has several parts."""
+    clock = Clock()
+    root = Lane("main", clock=clock)
+    clock.now = 3
+    task = root.child("t:f")
+    clock.now = 5
+    below = task.named_child("GET a/b")
+    assert (root.births, task.births, below.births) == ((), (3,), (3, 5, 5))
+    assert len(below.births) == below.path.count("/")
+    assert [below.tell_births(clock), below.tell_births(clock), root.tell_births(clock)] == [(3, 5, 5), (), ()]
+    late = Lane("unit")
+    assert late.child("t:f").births == ()  # no call has been made: nobody knows the clock
+    late.tell_births(clock)
+    assert late.child("t:f").births == (5,)
+
+
 def test_counting_is_safe_between_threads(run: Run) -> None:
     """A thousand children made by eight threads at once have a thousand different names."""
     root = Lane("main")
@@ -464,7 +481,7 @@ def test_n1_no_garbage_is_collected_while_a_lane_is_entered(monkeypatch: pytest.
 
 IN_EACH_COLLECTION = """
 import gc
-from spanreplay.runtime.lanes import Lane
+from spanreplay.runtime.lanes import Clock, Lane
 
 class Client:
     freed = 0

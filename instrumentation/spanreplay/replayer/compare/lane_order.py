@@ -121,21 +121,20 @@ class LaneOrder:
             shared = _count_shared(other.parts, own.parts)
             is_above = shared == len(own.parts)
             before = made.last(_ALWAYS if is_above else _birth(own.births, own.parts, shared))
-            if before is not None and self._came_behind(before, call, is_always=is_above and own is not other):
+            if before is not None and self._came_behind(before, call):
                 return before
         return None
 
-    def _came_behind(self, later: CallRecord, call: CallRecord, *, is_always: bool) -> bool:
+    def _came_behind(self, later: CallRecord, call: CallRecord) -> bool:
         """Whether the later call came after this one while recording.
 
-        `is_always`: in every run of that code, since its lane was made after this call. Else it is enough if its lane
-        made the other one, and this call had ended.
+        Its lane was made after this call; or it made the other one's lane, and this call had ended.
         """
         if later.lane == call.lane:
             return call.seq < later.seq
         parts, shared = later.lane.split("/"), _count_shared(later.lane.split("/"), call.lane.split("/"))
         if shared == len(parts):
-            return not is_always and 0 <= call.end_seq < later.seq
+            return 0 <= call.end_seq < later.seq
         return call.seq <= _birth(self._recorded_births.get(later.lane, ()), parts, shared)
 
 

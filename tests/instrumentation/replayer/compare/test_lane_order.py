@@ -109,6 +109,18 @@ def test_p12_what_comes_before_a_lane_is_made_comes_before_its_calls(
     assert order.note(second.lane, second, clock + 1, births) == (first if is_late else None)
 
 
+def test_p12_equal_threads_that_exchange_what_they_start_have_an_order() -> None:
+    """Two threads of one function, one after the other: the tasks that they start have different names."""
+    paid = replace(call(1, 2, lane="main/th:f#1/t:pay#1"), meta={BIRTHS: [0, 1]})
+    told = replace(call(4, 5, lane="main/th:f#2/t:tell#1"), meta={BIRTHS: [3, 4]})
+    order = LaneOrder([paid, told])
+    assert order.note_exchange("main/th:f/t:tell", "main/th:f#1/t:tell#1", told, 1, (0, 1)) is None
+    assert order.note_exchange("main/th:f/t:pay", "main/th:f#2/t:pay#1", paid, 4, (3, 4)) == told
+    order = LaneOrder([paid, told])
+    assert order.note_exchange("main/th:f/t:tell", "main/th:f#1/t:tell#1", told, 1, (0, 1)) is None
+    assert order.note_exchange("main/th:f/t:pay", "main/th:f#2/t:pay#1", paid, 4, (0, 2)) is None
+
+
 @pytest.mark.parametrize("births", [None, 7, ["2"], [True], {"0": 1}, [9] * 9], ids=repr)
 def test_p12_a_recording_that_states_no_births_gives_no_order(births: object) -> None:
     """It is data from a stranger."""
