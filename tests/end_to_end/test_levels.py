@@ -488,7 +488,6 @@ async def quick():
 
 async def main():
     await asyncio.gather(quick(), slow())
-
 asyncio.run(main())
 """
 

@@ -43,12 +43,17 @@ def _change(place: Workplace, limit: float, note: str = "") -> None:
     place.write("agent.py", AGENT.format(limit=limit) + note)
 
 
+def _record(place: Workplace, limit: float) -> None:
+    """Record the agent; a change elsewhere in its code changes nothing."""
+    _change(place, limit)
+    place.record("agent.py")
+    _change(place, limit, "print  # a change elsewhere")
+    assert place.replay("agent.py").verdict["verdict"] == "identical"
+
+
 def test_p12_n2_a_shorter_limit_than_the_call_took_is_a_difference(place: Workplace) -> None:
     """At `calls` the agent runs into it. A longer one changes nothing."""
-    _change(place, 20)
-    place.record("agent.py")
-    _change(place, 20, "print  # a change elsewhere")
-    assert place.replay("agent.py").verdict["verdict"] == "identical"
+    _record(place, 20)
     _change(place, 60)
     assert place.replay("agent.py").verdict["verdict"] == "identical"
     _change(place, 0.2)
@@ -69,10 +74,7 @@ def test_p12_n2_a_pause_beside_a_call_is_no_limit_of_it(place: Workplace) -> Non
 
 def test_p12_n2_a_longer_limit_than_one_that_was_run_into_is_a_difference(place: Workplace) -> None:
     """Nobody knows what the call would have given: it was cancelled."""
-    _change(place, 0.2)
-    place.record("agent.py")
-    _change(place, 0.2, "print  # a change elsewhere")
-    assert place.replay("agent.py").verdict["verdict"] == "identical"
+    _record(place, 0.2)
     _change(place, 5)
     replayed = place.replay("agent.py", options=("--stub", "tool"))
     assert replayed.verdict["verdict"] == "diverged"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import xml.etree.ElementTree as ET
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -306,18 +307,23 @@ SWAPS: Final = {
 }
 
 
+def _insist_moved(workplace: Workplace, source: str, swaps: Mapping[str, tuple[str, str]]) -> None:
+    """Replay the recorded agent with each of these texts replaced; each time, calls have moved, and nothing else."""
+    for name, (before, after) in swaps.items():
+        assert before in source, name
+        workplace.write("agent.py", source.replace(before, after))
+        replayed = workplace.replay("agent.py", options=("--stub", "tool"))
+        assert {kind for kind, _ in replayed.causes()} == {"moved"}, (name, replayed.stderr)
+        assert "now behind it" in replayed.stderr
+
+
 @pytest.mark.parametrize("level", ["calls", "full"])
 def test_p12_s28_different_calls_in_another_order_are_a_difference(level: str, tmp_path: Path) -> None:
     """Each call and the output are as recorded, but money is sent before anyone is told. Two looks may swap places."""
     workplace = Workplace(tmp_path, {"SPANREPLAY_LEVEL": level})
     workplace.write("agent.py", CHECK_AND_PAY)
     workplace.record("agent.py")
-    for name, (before, after) in SWAPS.items():
-        assert before in CHECK_AND_PAY, name
-        workplace.write("agent.py", CHECK_AND_PAY.replace(before, after))
-        replayed = workplace.replay("agent.py", options=("--stub", "tool"))
-        assert {kind for kind, _ in replayed.causes()} == {"moved"}, replayed.stderr
-        assert "now behind it" in replayed.stderr
+    _insist_moved(workplace, CHECK_AND_PAY, SWAPS)
     workplace.write("agent.py", CHECK_AND_PAY.replace("seen = look(1)\nat = rate(1)", "at = rate(1)\nseen = look(1)"))
     assert workplace.replay("agent.py").verdict["verdict"] == "identical"
     workplace.write("agent.py", CHECK_AND_PAY.replace("at = rate(1)", "at = 2"))
@@ -362,18 +368,21 @@ thread.join()
 note("after the thread")
 asyncio.run(main())
 """
+_TASK: Final = ('note("before the task")\n', 'asyncio.run(inner("one"))\n')
+_JOB: Final = ('note("before the job")\n', 'pool.submit(note, "the job").result()\n')
+_THREAD: Final = (
+    'thread = threading.Thread(target=note, args=("the thread",))\nthread.start()\nthread.join()\n',
+    'note("after the thread")\n',
+)
+_TASKS: Final = (
+    "    await asyncio.create_task(check())\n",
+    '    await asyncio.create_task(inner("money"))\n',
+)
 ACROSS_SWAPS: Final = {
-    "a task and the code that waits for it": ('note("before the task")\nasyncio.run(inner("one"))', 1),
-    "a job and the code that waits for it": ('note("before the job")\npool.submit(note, "the job").result()', 1),
-    "a thread and the code that waits for it": (
-        'thread = threading.Thread(target=note, args=("the thread",))\nthread.start()\nthread.join()\n'
-        'note("after the thread")',
-        3,
-    ),
-    "two tasks": (
-        '    await asyncio.create_task(check())\n    await asyncio.create_task(inner("money"))',
-        1,
-    ),
+    "a task and the code that waits for it": (_TASK[0] + _TASK[1], _TASK[1] + _TASK[0]),
+    "a job and the code that waits for it": (_JOB[0] + _JOB[1], _JOB[1] + _JOB[0]),
+    "a thread and the code that waits for it": (_THREAD[0] + _THREAD[1], _THREAD[1] + _THREAD[0]),
+    "two tasks": (_TASKS[0] + _TASKS[1], _TASKS[1] + _TASKS[0]),
 }
 
 
@@ -384,13 +393,7 @@ def test_p12_s28_calls_of_lanes_that_wait_for_each_other_have_an_order(level: st
     workplace.write("agent.py", ACROSS)
     workplace.record("agent.py")
     assert workplace.replay("agent.py").verdict["verdict"] == "identical"
-    for name, (before, count) in ACROSS_SWAPS.items():
-        assert before in ACROSS, name
-        lines = before.split("\n")
-        workplace.write("agent.py", ACROSS.replace(before, "\n".join(lines[count:] + lines[:count])))
-        replayed = workplace.replay("agent.py", options=("--stub", "tool"))
-        assert [kind for kind, _ in replayed.causes()] == ["moved"], (name, replayed.stderr)
-        assert "now behind it" in replayed.stderr
+    _insist_moved(workplace, ACROSS, ACROSS_SWAPS)
 
 
 SET_ORDER: Final = """
