@@ -79,3 +79,98 @@ def test_p12_n2_a_longer_limit_than_one_that_was_run_into_is_a_difference(place:
     replayed = place.replay("agent.py", options=("--stub", "tool"))
     assert replayed.verdict["verdict"] == "diverged"
     assert re.search(r"it was cancelled after 0\.\d+ s when recorded, and would be after 5 s now", replayed.stderr)
+
+
+_TOOL: Final = """
+import subprocess, sys, threading
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, TimeoutError, as_completed, wait
+from spanreplay import boundary
+
+@boundary("tool", effect="read")
+def search(what):
+    threading.Event().wait(0.6)
+    return "found " + what
+
+def look(limit):
+    with ThreadPoolExecutor() as pool:
+        job = pool.submit(search, "a shop")
+{body}
+
+SLOW = [sys.executable, "-c", "import time; time.sleep(0.6)"]
+
+{whole}
+print(look(LIMIT))
+"""
+WAITS: Final = {
+    "result": "        return job.result(limit)",
+    "wait": "        return len(wait([job], timeout=limit).done)",
+    "first": "        return len(wait([job], limit, FIRST_COMPLETED).done)",
+    "as-completed": "        return [each.result() for each in as_completed([job], limit)]",
+}
+"""How a program may wait for a job, each with a limit."""
+WHOLE: Final = {
+    "join": """
+def look(limit):
+    thread = threading.Thread(target=search, args=("a shop",))
+    thread.start()
+    thread.join(limit)
+    return thread.is_alive()
+""",
+    "run": """
+def look(limit):
+    return subprocess.run(SLOW, timeout=limit).returncode
+""",
+    "communicate": """
+def look(limit):
+    with subprocess.Popen(SLOW, stdout=subprocess.PIPE) as program:
+        try:
+            return program.communicate(timeout=limit)
+        finally:
+            program.kill()
+""",
+    "process-wait": """
+def look(limit):
+    with subprocess.Popen(SLOW) as program:
+        return program.wait(limit)
+""",
+}
+"""Other ways to wait: for a thread, for a program."""
+
+
+def _of(name: str, limit: float | None, note: str = "") -> str:
+    body, whole = WAITS.get(name, "        pass"), WHOLE.get(name, "")
+    source = _TOOL.format(body=body, whole=whole).replace("LIMIT", str(limit))
+    called = f"print(look({limit}))"
+    caught = f"try:\n    {called}\nexcept (TimeoutError, subprocess.TimeoutExpired):\n    print('nothing')\n"
+    return source.replace(called, caught) + note
+
+
+@pytest.mark.parametrize("name", [*WAITS, *WHOLE])
+def test_p12_n2_a_limit_of_a_wait_for_a_thread_or_a_program_that_decides_is_a_difference(
+    name: str, tmp_path: Path
+) -> None:
+    """A shorter one than the wait took, and a longer one than one that was run into; others change nothing."""
+    place = Workplace(tmp_path, {"SPANREPLAY_LEVEL": "full"})
+    place.write("agent.py", _of(name, 20))
+    place.record("agent.py")
+    for limit in (60, None):
+        place.write("agent.py", _of(name, limit))
+        assert place.replay("agent.py").verdict["verdict"] == "identical"
+    place.write("agent.py", _of(name, 0.05))
+    shorter = place.replay("agent.py")
+    assert shorter.verdict["verdict"] == "diverged"
+    assert re.search(r"lasted [\d.]+ s when recorded, and would run out after 0\.0\d+ s now", shorter.stderr)
+
+
+@pytest.mark.parametrize("name", [*WAITS, *WHOLE])
+def test_p12_n2_a_longer_limit_of_a_wait_that_ran_out_is_a_difference(name: str, tmp_path: Path) -> None:
+    """Only one that reaches to the end of what was awaited."""
+    place = Workplace(tmp_path, {"SPANREPLAY_LEVEL": "full"})
+    place.write("agent.py", _of(name, 0.15))
+    place.record("agent.py")
+    place.write("agent.py", _of(name, 0.15, "print  # a change elsewhere"))
+    assert place.replay("agent.py").verdict["verdict"] == "identical"
+    place.write("agent.py", _of(name, 5))
+    longer = place.replay("agent.py")
+    assert longer.verdict["verdict"] == "diverged"
+    assert "ran out after 0.15 s when recorded, and would last 5 s now" in longer.stderr

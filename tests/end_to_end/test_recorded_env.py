@@ -117,12 +117,16 @@ def variables(server: Workplace) -> dict[str, str | None]:
     return found
 
 
+PROGRAM: Final = "import subprocess\nprint(subprocess.check_output(['echo', 'first'], text=True))\n" + OPENAI
+"""A program inherits the variables, also those that are given."""
 LOOKING: Final = "import os\nfor number in range(700):\n    os.environ.get(f'A_SETTING_{number}')\n" + OPENAI
 """Some frameworks, such as Streamlit, look for hundreds of settings that don't exist."""
 
 
 @pytest.mark.parametrize(
-    "source", [OPENAI, PYDANTIC_AI, LANGGRAPH, LOOKING], ids=["openai", "pydantic-ai", "langgraph", "many-settings"]
+    "source",
+    [OPENAI, PYDANTIC_AI, LANGGRAPH, LOOKING, PROGRAM],
+    ids=["openai", "pydantic-ai", "langgraph", "many-settings", "program"],
 )
 @pytest.mark.sampled(2)
 def test_s62_a_replay_needs_no_key(server: Workplace, laptop: Workplace, source: str) -> None:
@@ -244,6 +248,21 @@ def test_s62_an_env_file_here_wins(server: Workplace, laptop: Workplace) -> None
     assert "gpt-5-mini" in str(done.verdict["divergences"][0])
     assert done.verdict["recorded_env"]["given"] == ["OPENAI_API_KEY", "OPENAI_BASE_URL"]
     assert done.verdict["recorded_env"]["differing"] == [".env"]
+
+
+def test_s62_a_program_gets_what_an_env_file_here_sets(server: Workplace, laptop: Workplace) -> None:
+    """Production sets variables, a laptop has a file: the program that the agent starts is given the same or others."""
+    server.write("agent.py", "from dotenv import load_dotenv\nload_dotenv()\n" + PROGRAM)
+    recorded = server.record("agent.py")
+    source = carry(server, laptop, "agent.py")
+    laptop.write(".env", "OPENAI_API_KEY='sk-proj-other-Key-123456'\nTONE=a pirate\nOPENAI_BASE_URL=http://mine/v1\n")
+    done = laptop.replay("agent.py", source=source)
+    assert done.status == 0, done.stderr
+    assert done.stdout == recorded.stdout
+    laptop.write("agent.py", (laptop.path / "agent.py").read_text().replace("'first'],", "'first'], env={'A': '1'},"))
+    changed = laptop.replay("agent.py", source=source)
+    assert changed.status == 3
+    assert "call 1" in changed.stderr.splitlines()[0]
 
 
 # ── how variables are read ──────────────────────────────────────────────────────────────────────────

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -43,6 +44,11 @@ def _chat(requests: Iterator[Any], context: Any) -> Iterator[Any]:
         yield _fresh(request)
 
 
+def _take_time(request: bytes, context: Any) -> bytes:
+    threading.Event().wait(float(request))
+    return request
+
+
 class GrpcServer:
     """Serves on a port of 127.0.0.1 while entered."""
 
@@ -54,6 +60,7 @@ class GrpcServer:
             "Sum": grpc.stream_unary_rpc_method_handler(_sum, **wire),
             "Chat": grpc.stream_stream_rpc_method_handler(_chat, **wire),
         }
+        handlers["Slow"] = grpc.unary_unary_rpc_method_handler(_take_time)
         handlers["Echo"] = grpc.unary_unary_rpc_method_handler(lambda request, context: request)
         self._server = grpc.server(ThreadPoolExecutor(4))
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Oracle", handlers),))

@@ -141,6 +141,7 @@ class Installation:
             run.environment = {**run.environment, **self.session.continuation.describe_origin()}
         if self.session is not None:
             self.session.recorded_env.give(run.redactor, is_member=join_token is not None)
+        reads_and_files.attach_files(run)
         capture = OutputCapture()
         if capture.install():
             run.output = capture
@@ -202,7 +203,6 @@ class Installation:
         recorded.listener = run.who.look_at_span
         run.on_suspend = self._suspend
         reads_and_files.attach_reads(run)
-        reads_and_files.attach_files(run)
         return run, recorded
 
     def _make_way_out(self, run_id: str, app: str, redactor: Any) -> tuple[RedactingSpanProcessor, Emitter]:
@@ -362,6 +362,7 @@ class Installation:
             parent.output.uninstall()
         redactor: Any = LazyRedactor(lambda: build_redactor(self._data_dir, parent.redactor))
         run, recorded = self._make_run("", redactor, {**parent.environment, catalog.FORKED_FROM: parent.run_id})
+        reads_and_files.attach_files(run)
         lanes.enter_lane(run.root_lane)
         if parent.others is not None:
             parent.others.follow(run, recorded.on_end)

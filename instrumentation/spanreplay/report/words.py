@@ -49,7 +49,7 @@ MEANING: Final = {
     "type_changed": "a value of this call has another type",
     "stream_overrun": "the agent read more of the stream than was recorded",
     "stream_underrun": "the agent read less of the stream than was recorded",
-    "order_stall": "the agent waits for a call that ends later in the recording",
+    "order_stall": "what the agent waits for, or for how long, differs from the recording",
     "effect_blocked": "the agent reached outside its recorded calls and was stopped",
     "file_changed": "the agent left a file whose content differs from the recording",
     "unserializable": "a value of this call cannot be compared",

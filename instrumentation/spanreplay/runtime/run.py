@@ -416,7 +416,7 @@ class Run:
         manifest.update({} if self.tally is None else self.tally.for_manifest())
         manifest.update(self.who.for_manifest(self._parts, is_member=self.is_member))
         manifest.update({} if self.leaks is None else self.leaks.for_manifest())
-        manifest.update(own_ports.for_manifest() | late_items.for_manifest(self))
+        manifest.update(own_ports.for_manifest() | late_items.for_manifest(self) | self.order.for_manifest())
         if self._parts:
             add_parts(manifest, self._parts)
         if self.environment:

@@ -7,7 +7,7 @@ header makes a different request; an id, a time or a version that is generated a
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from spanreplay.model.errors import ReplayMiss
@@ -55,22 +55,25 @@ def _compare_requests(
     if call.request == crossing.spec.request:
         return (), ()
     has_all = bool(session.recording.root.env.get(EFFECTS))
-    changed, rest = split_requests(call.request, crossing.spec.request, has_all=has_all)
+    is_of_file = session.recorded_env.is_of_file
+    changed, rest = split_requests(call.request, crossing.spec.request, has_all=has_all, is_of_file=is_of_file)
     if (changed or rest) and session.relocation:
         moved = session.relocation.spec(crossing.spec).request
         if session.relocation.is_number_away(call.request, moved):
             return (), ()
-        changed, rest = split_requests(call.request, moved, has_all=has_all)
+        changed, rest = split_requests(call.request, moved, has_all=has_all, is_of_file=is_of_file)
     return changed, rest
 
 
-def split_requests(then: str, now: str, *, has_all: bool) -> tuple[tuple[Diff, ...], tuple[Diff, ...]]:
+def split_requests(
+    then: str, now: str, *, has_all: bool, is_of_file: Callable[[str], bool] = lambda name: False
+) -> tuple[tuple[Diff, ...], tuple[Diff, ...]]:
     """Split the differences of two requests with one key: (those that make a different request, those only listed)."""
     old, new = _read(then), _read(now)
     if not has_all or old is None or new is None:
         return (), ignored_of_equal(diff_json(then, now))
     headers, listed = _compare_headers(old.pop(HEADERS, None), new.pop(HEADERS, None))
-    variables, machine = compare_variables(old.pop(ENV, None) or {}, new.pop(ENV, None) or {})
+    variables, machine = compare_variables(old.pop(ENV, None) or {}, new.pop(ENV, None) or {}, is_of_file)
     rest = ignored_of_equal(diff_json(json.dumps(old), json.dumps(new)))
     return (*headers, *variables), (*rest, *listed, *machine)
 

@@ -21,6 +21,7 @@ _ALL: Final = ("read", "connect", "total")
 _EXPIRED: Final = {
     ("connecttimeout", "connect timeout", "connection timeout"): ("connect", "total"),
     ("readtimeout", "read timeout", "read timed out"): ("read", "total"),
+    ("deadline exceeded", "deadline_exceeded"): ("total",),
     ("timeout", "timed out"): _ALL,
 }
 """Words in an error → the limits that it may be about; the first that fit count."""

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from spanreplay.replayer.divergence import Diff
 from spanreplay.runtime.process.variables import ABSENT, INHERITED, ONLY, SET, WITHOUT, clean_environ, find_differing
 
 
-def compare_variables(then: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[list[Diff], list[Diff]]:
-    """Return (what the agent passes differently, what this machine may have changed)."""
+def compare_variables(
+    then: Mapping[str, Any], now: Mapping[str, Any], is_of_file: Callable[[str], bool] = lambda name: False
+) -> tuple[list[Diff], list[Diff]]:
+    """Return (what the agent passes differently, what this machine may have changed).
+
+    `is_of_file`: whether the value of a variable is that of a `.env` file here.
+    """
     here = clean_environ(os.environ)
     changed: list[Diff] = []
     machine: list[Diff] = []
@@ -21,7 +26,8 @@ def compare_variables(then: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[
         if before == after:
             continue
         is_inherited_here = after == INHERITED and here.get(name) == before
-        (machine if is_inherited_here else changed).append(Diff(f"env.{name}", before, after))
+        is_set_here = before == INHERITED and is_of_file(name)
+        (machine if is_inherited_here or is_set_here else changed).append(Diff(f"env.{name}", before, after))
     if (ONLY in then) != (ONLY in now):
         before, after = ("a few variables" if ONLY in each else INHERITED for each in (then, now))
         changed.append(Diff("env", before, after))

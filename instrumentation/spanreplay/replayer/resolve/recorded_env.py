@@ -57,6 +57,8 @@ class RecordedEnv:
         """Variable set on this machine → its recorded value, redacted, and its current value, not redacted."""
         self._files_here: dict[str, tuple[str, str]] = {}
         """The same for `.env` files."""
+        self._of_files: dict[str, str] = {}
+        """Variable → its value in the `.env` files of this machine that the agent has read."""
         self._differing: list[str] = []
         self._unknown: list[str] = []
         self._files: dict[str, str] = {}
@@ -99,7 +101,7 @@ class RecordedEnv:
         """Return the variables set by those `.env` files of the recorded run that exist on this machine."""
         found: set[str] = set()
         for file in _read_files(self._recording):
-            found |= _read_names(_find_path(file, self._recording))
+            found.update(_read_values(_find_path(file, self._recording)))
         return found
 
     def lay(self, scratch: Scratch) -> None:
@@ -122,11 +124,17 @@ class RecordedEnv:
     # ── While it runs ───────────────────────────────────────────────────────────────────────────────
     def read_file(self, path: str) -> None:
         """Note that the agent reads a `.env` file; variables that it sets here replace given ones."""
-        if not self.given or {os.path.abspath(path), os.path.realpath(path)}.intersection(self._files):  # noqa: PTH100 -- text
+        if not is_env_file(path) or {os.path.abspath(path), os.path.realpath(path)}.intersection(self._files):  # noqa: PTH100 -- text
             return
-        for name in _read_names(path).intersection(self.given):
+        found = _read_values(path)
+        self._of_files.update(found)
+        for name in found.keys() & self.given.keys():
             if os.environ.get(name) == self.given.pop(name):
                 del os.environ[name]
+
+    def is_of_file(self, name: str) -> bool:
+        """Whether a variable has its value from a `.env` file of this machine."""
+        return name in self._of_files and os.environ.get(name) == self._of_files[name]
 
     def find_in_request(self, url: str, headers: Iterable[tuple[str, str]]) -> Uses | None:
         """Return which parts of the recorded environment a live request would use; None if nothing was given."""
@@ -251,9 +259,10 @@ def _find_path(file: Mapping[str, Any], recording: Recording) -> str:
     return os.path.normpath(os.path.join(base, file["path"]))  # noqa: PTH118 -- text
 
 
-def _read_names(path: str) -> set[str]:
-    """Return the variables that a `.env` file on this machine sets."""
-    return {match["name"] for match in ASSIGNMENT.finditer(_read_text(path) or "")}
+def _read_values(path: str) -> dict[str, str]:
+    """Return the variables that a `.env` file on this machine sets, and their values without quotes."""
+    found = ASSIGNMENT.finditer(_read_text(path) or "")
+    return {match["name"]: match["value"].strip().strip("\"'`") for match in found}
 
 
 def _read_text(path: str) -> str | None:

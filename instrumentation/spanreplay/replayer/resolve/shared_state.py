@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from spanreplay.replayer.index import RecordingIndex
     from spanreplay.replayer.relocation import Relocation
     from spanreplay.replayer.resolve.hidden import Hidden
+    from spanreplay.replayer.resolve.recorded_env import RecordedEnv
     from spanreplay.replayer.schedule.gate import OrderGate
 
 
@@ -25,6 +26,7 @@ class SharedState(Protocol):
     gate: OrderGate
     findings: Findings
     hidden: Hidden
+    recorded_env: RecordedEnv
     counts: dict[str, int]
     resolved: int
     """How many calls of the unit, or of the start before it, have been resolved: the number of a call without one."""

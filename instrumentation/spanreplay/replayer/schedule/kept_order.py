@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from spanreplay.replayer.schedule import borrowed_threads, thread_waits
+from spanreplay.replayer.schedule.changed_limits import ChangedLimits
 from spanreplay.runtime.lanes import Lane
+from spanreplay.runtime.order.lane_end import LANE_END, THREAD_LANE
 from spanreplay.runtime.order.lock_order import LockOrder, note_taken
 from spanreplay.runtime.order.loops import BEGUN, clock_of, clock_of_running_loop
 from spanreplay.runtime.order.order import Order
@@ -28,8 +30,13 @@ class KeptOrder:
         self._run = run
         self._gate = gate
         self._lock_order = lock_order
+        self._limits: ChangedLimits | None = None
 
     keeps_turns = True
+
+    def for_manifest(self) -> dict[str, Any]:
+        """Nothing: the recording has it."""
+        return {}
 
     def share(self, shared: ProcessGroup) -> None:
         """Keep the order together with the other processes, from now on."""
@@ -107,13 +114,22 @@ class KeptOrder:
         borrowed_threads.keep_idle(module)
 
     # ── waits of threads ────────────────────────────────────────────────────────────────────────────
+    def _check(self, name: str, limit: Any, futures: Sequence[Any]) -> None:
+        """Note a wait for these futures that its limit would end otherwise now."""
+        if self._limits is None:
+            self._limits = ChangedLimits(self._run.resolver.answers.recording, self._gate)
+        self._limits.check(name, limit, [lane for each in futures if (lane := _lane_of(each))])
+
     def wait_futures(self, wrapped: Any, name: str, futures: Sequence[Any], limits: tuple[Any, Any]) -> Any:
         """Return the futures that were done when recorded, once they are."""
+        self._check(name, limits[0], [each for each in futures if not each.done()])
         with unwatched():
             return thread_waits.wait_as_recorded(wrapped, self._gate, name, futures, limits)
 
     def take_completed(self, wrapped: Any, name: str, fs: Any, timeout: float) -> Iterator[Any]:
         """Yield as many futures as came in time when recorded."""
+        fs = list(fs)
+        self._check(name, timeout, fs)
         return thread_waits.take_as_recorded(wrapped, self._gate, name, fs, timeout)
 
     def cancel(self, cancel: Callable[[], bool], name: str, future: Any) -> bool:
@@ -127,12 +143,14 @@ class KeptOrder:
     def wait_limited(self, timed: Timed, name: str, instance: Any, call: tuple[Any, Any, Any]) -> Any:
         """Wait for what came when recorded; if nothing came, expire in the same way at the recorded turn."""
         wrapped, args, kwargs = call
+        limit = timed.limit_of(args, kwargs)
+        self._check(name, limit, [instance])
 
         def wait(seconds: float) -> Any:
             changed, named = timed.with_limit(args, kwargs, seconds)
             return wrapped(*changed, **named)
 
-        return thread_waits.expire_as_recorded(wait, timed, self._gate, name, instance, timed.limit_of(args, kwargs))
+        return thread_waits.expire_as_recorded(wait, timed, self._gate, name, instance, limit)
 
     def sleep(self, wrapped: Any, name: str, args: Any, kwargs: Any) -> Any:
         """Return when it is the turn of the sleep to end."""
@@ -240,3 +258,10 @@ class KeptOrder:
     def pause(self) -> bool:
         """Send the signal that ended the pause, at its turn."""
         return self._gate.sent.send_in_pause()
+
+
+def _lane_of(awaited: Any) -> str:
+    """The lane whose end a wait for this future or thread is for; '' if it is something else."""
+    if isinstance(awaited, threading.Thread):
+        return str(vars(awaited).get(THREAD_LANE, ""))
+    return str(getattr(getattr(awaited, LANE_END, None), "lane", ""))

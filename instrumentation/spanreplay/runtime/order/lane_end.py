@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 LANE_END: Final = "_spanreplay_lane"
 """Attribute of a pool's future, and of a thread that is about to hand over a result."""
+THREAD_LANE: Final = "_spanreplay_thread_lane"
+"""Attribute of a thread that the agent has started: the path of its lane."""
 
 
 Cancelling = Callable[["Run", str, Any, Callable[[], bool]], bool]

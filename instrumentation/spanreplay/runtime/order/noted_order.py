@@ -9,15 +9,17 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from spanreplay.model import guard
+from spanreplay.model.ids import monotonic_ns
 from spanreplay.model.levels import Level
-from spanreplay.runtime.lanes import Lane
+from spanreplay.runtime.lanes import Clock, Lane
 from spanreplay.runtime.order.lock_order import LockOrder, note_taken
 from spanreplay.runtime.order.loops import BEGUN, LoopBook
 from spanreplay.runtime.order.noted_timers import HandedOver, NotedTimer
 from spanreplay.runtime.order.run_order import Deadline
 from spanreplay.runtime.order.signal_names import name_signal
 from spanreplay.runtime.order.steps import Outer
-from spanreplay.runtime.order.wait_ends import ATTEMPT, FAILED, Timed, name_attempt, split, to_bits, unwatched
+from spanreplay.runtime.order.wait_ends import ATTEMPT, FAILED, Timed, has_come, name_attempt, split, to_bits, unwatched
+from spanreplay.runtime.order.waited import Waited
 
 if TYPE_CHECKING:
     from spanreplay.runtime.order.lane_futures import LaneFuture
@@ -31,6 +33,7 @@ class Clocked(Protocol):
     """The part of a run that notes its ends."""
 
     loops: LoopBook | None
+    clock: Clock
     lock_order: LockOrder
     waits: dict[str, list[str]]
     is_ended: bool
@@ -48,8 +51,13 @@ class NotedOrder:
 
     def __init__(self, run: Clocked) -> None:
         self._run = run
+        self._waited = Waited()
 
     keeps_turns = False
+
+    def for_manifest(self) -> dict[str, Any]:
+        """How long waits lasted."""
+        return self._waited.for_manifest()
 
     def share(self, shared: ProcessGroup) -> None:
         """No-op: each process notes its own ends."""
@@ -122,11 +130,13 @@ class NotedOrder:
         """Wait, and note which futures were done."""
         from spanreplay.runtime.order.lane_futures import ENDING  # which imports asyncio
 
+        since_ns, (limit, until) = monotonic_ns(), limits
         with unwatched():
             wrapped(futures, *limits)
         with ENDING:  # no future ends between this check and its note
             done = [each.done() for each in futures]
             guard.guarded("the end of a wait", self._note_done, name + to_bits(done), futures)
+        self._note_waited(name, since_ns, limit, has_expired=not has_come(done, until))
         return split(futures, done)
 
     def _note_done(self, name: str, futures: Sequence[LaneFuture]) -> None:
@@ -135,18 +145,20 @@ class NotedOrder:
 
     def take_completed(self, wrapped: Any, name: str, fs: Any, timeout: float) -> Iterator[Any]:
         """Yield the futures; if the rest does not come in time, note how many came."""
-        return self._take_in_time(name, wrapped(fs, timeout))
+        return self._take_in_time(name, wrapped(fs, timeout), timeout)
 
-    def _take_in_time(self, name: str, futures: Iterator[Any]) -> Iterator[Any]:
-        count = 0
+    def _take_in_time(self, name: str, futures: Iterator[Any], timeout: float) -> Iterator[Any]:
+        count, since_ns = 0, monotonic_ns()
         while True:
             try:
                 with unwatched():
                     found = [next(futures)]
             except StopIteration:
+                self._note_waited(name, since_ns, timeout, has_expired=False)
                 return
             except base.TimeoutError:
                 self._note(f"{name}{count:x}")
+                self._note_waited(name, since_ns, timeout, has_expired=True)
                 raise
             count += 1
             yield found.pop()  # not to keep it alive
@@ -163,16 +175,19 @@ class NotedOrder:
     def wait_limited(self, timed: Timed, name: str, instance: Any, call: tuple[Any, Any, Any]) -> Any:
         """Wait, and note the end if nothing came."""
         wrapped, args, kwargs = call
+        since_ns, limit = monotonic_ns(), timed.limit_of(args, kwargs)
         try:
             result = wrapped(*args, **kwargs)
         except BaseException as exc:
-            if timed.is_expiry(instance, exc):
+            if has_expired := timed.is_expiry(instance, exc):
                 self._note(name, is_sleep=ATTEMPT in name)
+            self._note_waited(name, since_ns, limit, has_expired=has_expired)
             raise
         if timed.name == "join" and ENDED in vars(instance):
             threading.Thread.join(instance)  # the lane has ended, and everything observable about it has happened
-        if timed.has_expired(instance, result):
+        if has_expired := timed.has_expired(instance, result):
             self._note(name, is_sleep=ATTEMPT in name)
+        self._note_waited(name, since_ns, limit, has_expired=has_expired)
         return result
 
     def sleep(self, wrapped: Any, name: str, args: Any, kwargs: Any) -> Any:
@@ -253,6 +268,12 @@ class NotedOrder:
     def pause(self) -> bool:
         """False: nobody knows when a signal will come."""
         return False
+
+    def _note_waited(self, name: str, since_ns: int, limit: Any, *, has_expired: bool) -> None:
+        """Note how long a wait lasted that may expire; an attempt does not wait."""
+        if ATTEMPT not in name and not self._run.is_ended:
+            note, value = (self._waited.expire, limit) if has_expired else (self._waited.end, since_ns)
+            guard.guarded("the length of a wait", note, name, self._run.clock.now, value)
 
     def _note(self, name: str, *, is_sleep: bool = False) -> None:
         if not self._run.is_ended:

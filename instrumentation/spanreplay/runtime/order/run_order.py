@@ -43,6 +43,9 @@ class RunOrder(Protocol):
     def share(self, shared: ProcessGroup) -> None:
         """The run is about to start another process."""
 
+    def for_manifest(self) -> dict[str, Any]:
+        """Members for the manifest."""
+
     # ── lanes ───────────────────────────────────────────────────────────────────────────────────────
     def begin(self, name: str) -> None:
         """The agent sets a timer or starts a thread on an event loop."""

@@ -140,6 +140,11 @@ def to_bits(done: Sequence[bool]) -> str:
     return f"{sum(1 << at for at, is_done in enumerate(done) if is_done):x}"
 
 
+def has_come(done: Sequence[bool], until: str) -> bool:
+    """Whether a wait for some futures has ended with what it was for, rather than at its limit."""
+    return all(done) if until == base.ALL_COMPLETED else any(done)
+
+
 def split(futures: Sequence[Any], done: Sequence[bool]) -> Any:
     """The futures in the form that `concurrent.futures.wait` returns."""
     finished = {each for each, is_done in zip(futures, done, strict=True) if is_done}

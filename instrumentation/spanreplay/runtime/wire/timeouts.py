@@ -7,7 +7,14 @@ import socket
 from collections.abc import Mapping
 from typing import Any, Final
 
-__all__ = ["TIMEOUT", "Timeout", "read_aiohttp_timeout", "read_httpx_timeout", "read_socket_timeout"]
+__all__ = [
+    "TIMEOUT",
+    "Timeout",
+    "read_aiohttp_timeout",
+    "read_httpx_timeout",
+    "read_socket_timeout",
+    "read_total_timeout",
+]
 
 TIMEOUT: Final = "timeout_s"
 """Meta member of a request: its limits in seconds, {} if there are none. Missing if nobody knows them."""
@@ -40,6 +47,11 @@ def read_aiohttp_timeout(given: Any) -> Timeout | None:
     if not hasattr(given, "sock_read"):
         return None
     return _make(given.connect or given.sock_connect, given.sock_read, given.total)
+
+
+def read_total_timeout(seconds: Any) -> Timeout:
+    """Return the limits of a request that has one for all of it."""
+    return _make(None, None, seconds)
 
 
 def _make(connect: Any = None, read: Any = None, total: Any = None) -> Timeout:

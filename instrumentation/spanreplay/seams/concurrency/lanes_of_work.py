@@ -29,6 +29,7 @@ from spanreplay.runtime.lanes import (
     set_lane_here,
     thread_state,
 )
+from spanreplay.runtime.order.lane_end import THREAD_LANE
 from spanreplay.runtime.order.lane_futures import TAKES_CONTEXT, adopt_future, can_number, create_numbered, hash_lane
 from spanreplay.runtime.patch_groups import PatchGroups
 from spanreplay.runtime.patches import Patches, require
@@ -193,6 +194,7 @@ def _install_threads(patches: Patches, root_of: RootOf, carry: Callable[[Lane], 
         caller.enters_thread(run.__code__)
 
         thread.run = run
+        vars(thread)[THREAD_LANE] = lane.path
         return wrapped(*args, **kwargs)
 
     patches.wrap(threading.Thread, "start", start)

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from spanreplay.model import attributes as names
 from spanreplay.model import config, guard, ids
@@ -23,6 +23,7 @@ from spanreplay.runtime.answers import Answers
 from spanreplay.runtime.calls import chains
 from spanreplay.runtime.calls.open_call import Crossing, begin, is_plumbing, is_suppressed, plumbing
 from spanreplay.runtime.calls.spec import Spec
+from spanreplay.runtime.order.waited import describe_change
 from spanreplay.runtime.run import Run, active_run
 from spanreplay.runtime.wire.binary import HoldsSecret, clean_message, clean_sent, stored_bytes, unstored_bytes
 from spanreplay.runtime.wire.http_errors import CHAIN, rebuild
@@ -36,8 +37,11 @@ QUIT: Final = "quit"
 """The agent stopped listening before the next message came: a timeout, a cancellation."""
 
 
-class Quit:
+class Quit(NamedTuple):
     """Marks the place among the messages where the agent stopped listening."""
+
+    after_s: float
+    """How long after the message before."""
 
 
 class Conversation:
@@ -197,11 +201,13 @@ class Conversation:
             raise self._session.broken(f"call {recorded.number} of the recording has no usable response") from exc
         self._sent = [event for event in self._events if event[0] == SENT]
         self._got: list[tuple[int, Message | Quit]] = []
-        said = 0
-        for side, _, message in self._events:
+        said = before_ms = 0
+        for side, elapsed_ms, message in self._events:
             said += side == SENT
             if side != SENT:
-                self._got.append((said, _decode(message) if side == GOT else Quit()))
+                heard = _decode(message) if side == GOT else Quit((elapsed_ms - before_ms) / 1e3)
+                self._got.append((said, heard))
+            before_ms = elapsed_ms
 
     def follow(self, *, is_said_at_once: bool = False) -> None:
         """Keep noting the agent's progress; not for a single answer, which comes whether or not it is read.
@@ -277,6 +283,12 @@ class Conversation:
         self._heard += 1
         self._note_progress()
         return message
+
+    def compare_limit(self, given_up: Quit, limit: float | None) -> None:
+        """Note a wait for a message that was given up when recorded, and would last longer now."""
+        why, served = describe_change(given_up.after_s, limit, has_expired=True), self.crossing.served
+        if why and served is not None:
+            self._session.gate.note_late(served.end_seq, why)
 
     def overrun(self) -> ReplayMiss:
         """Return the error for an agent that listens longer than when recorded."""

@@ -25,6 +25,8 @@ _SHAPES: Final = {
     "stream_unary": "StreamUnaryMultiCallable",
     "stream_stream": "StreamStreamMultiCallable",
 }
+_OPTIONS: Final = ("timeout", "metadata")
+"""The first parameters of a call after its request."""
 _OURS: Final = "/spanreplay.v1."
 _TELEMETRY: Final = "/opentelemetry.proto.collector."
 
@@ -56,8 +58,8 @@ class _Method:
         if active_run() is None or self._name.startswith((_OURS, _TELEMETRY)):
             return None
         raw = None if self._takes_stream else self._encode(request)
-        metadata = kwargs.get("metadata", args[1] if len(args) > 1 else None)  # after `timeout`
-        return begin_conversation(lambda run: describe_rpc(run, self._target, self._name, raw, metadata))
+        limit, metadata = (kwargs.get(name, args[at] if len(args) > at else None) for at, name in enumerate(_OPTIONS))
+        return begin_conversation(lambda run: describe_rpc(run, self._target, self._name, raw, metadata, limit))
 
     def _is_black_hole(self) -> bool:
         run = active_run()

@@ -14,17 +14,21 @@ from spanreplay.runtime.calls.spec import Spec
 from spanreplay.runtime.run import Run
 from spanreplay.runtime.wire.binary import clean_sent
 from spanreplay.runtime.wire.http_wire import describe_request
+from spanreplay.runtime.wire.timeouts import TIMEOUT, read_total_timeout
 from spanreplay.seams.transport.conversation import Conversation
 
 _RENDEZVOUS = "_MultiThreadedRendezvous"
 
 
-def describe_rpc(run: Run, target: str, method: str, request: bytes | None, metadata: Any = None) -> Spec:
-    """Describe the call of an RPC; `request` is None if the agent streams."""
+def describe_rpc(
+    run: Run, target: str, method: str, request: bytes | None, metadata: Any = None, limit: Any = None
+) -> Spec:
+    """Describe the call of an RPC; `request` is None if the agent streams, `limit` if it has no deadline."""
     pairs = [(str(k), base64.b64encode(v).decode() if isinstance(v, bytes) else str(v)) for k, v in metadata or ()]
     headers = [("content-type", "application/grpc"), *pairs]
     spec, _ = describe_request(run, "POST", f"grpc://{target.rpartition('/')[2]}{method}", headers, request or b"")
     spec.kind, spec.name, spec.effect = Kind.HTTP.value, f"grpc {method.lstrip('/')}", Effect.WRITE.value
+    spec.meta[TIMEOUT] = {} if limit is None else read_total_timeout(limit)
     return spec
 
 

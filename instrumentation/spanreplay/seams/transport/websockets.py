@@ -262,6 +262,7 @@ class _ServedSync(_Served):
     def recv(self, timeout: float | None = None, decode: bool | None = None) -> Any:
         message = None if self._closed is not None else self._conversation.hear()
         if isinstance(message, Quit):
+            self._conversation.compare_limit(message, timeout)
             raise TimeoutError(f"timed out in {timeout:.1f}s" if timeout is not None else "timed out")
         if message is None:
             raise self._end()

@@ -10,6 +10,7 @@ from typing import Any, Final
 import pytest
 
 from support.changed import load, record_agent, replay_agent
+from support.grpc_server import GrpcServer
 from support.route_server import Handler, RouteServer
 
 TAKES_S: Final = 0.3
@@ -66,6 +67,29 @@ async def fetch(url, limit):
 def ask(url, limit):
     return asyncio.run(fetch(url, limit))
 """,
+    "grpc": """
+import grpc
+def ask(target, limit):
+    with grpc.insecure_channel(target) as channel:
+        call = channel.unary_unary("/test.Oracle/Slow")
+        return call(b"0.3", limit)
+""",
+    "grpc, a future": """
+import grpc
+def ask(target, limit):
+    with grpc.insecure_channel(target) as channel:
+        call = channel.unary_unary("/test.Oracle/Slow")
+        return call.future(b"0.3", timeout=limit).result()
+""",
+    "grpc.aio": """
+import asyncio, grpc.aio
+async def fetch(target, limit):
+    async with grpc.aio.insecure_channel(target) as channel:
+        call = channel.unary_unary("/test.Oracle/Slow")
+        return await call(b"0.3", timeout=limit)
+def ask(target, limit):
+    return asyncio.run(fetch(target, limit))
+""",
     "botocore": """
 import botocore.session
 from botocore.config import Config
@@ -88,8 +112,12 @@ def agent():
 
 
 @pytest.fixture
-def url() -> Iterator[str]:
-    """The address of a server that answers after a while."""
+def url(name: str) -> Iterator[str]:
+    """The address of a server that answers the client of this name after a while."""
+    if name.startswith("grpc"):
+        with GrpcServer() as grpc_server:
+            yield f"127.0.0.1:{grpc_server.port}"
+        return
     over = threading.Event()
 
     def answer(handler: Handler) -> None:
@@ -112,7 +140,8 @@ def test_p12_n2_a_limit_that_decides_how_a_call_ends_is_a_difference(
     """A shorter one would have ended the recorded call. Others are listed."""
     run_id = record_agent(load(_write(name, url, 5), tmp_path))
     assert "failed" not in capfd.readouterr().out
-    assert replay_agent(run_id, load(_write(name, url, 5), tmp_path))["verdict"] == "identical"
+    found = replay_agent(run_id, load(_write(name, url, 5), tmp_path))
+    assert found["verdict"] == "identical", found["divergences"]
     for limit in (3, None):
         found = replay_agent(run_id, load(_write(name, url, limit), tmp_path))
         assert found["verdict"] == "identical", (limit, found["divergences"])

@@ -140,6 +140,31 @@ def test_s26_websockets_replay_byte_for_byte_without_the_server(
     assert len(recording.calls) == 3
 
 
+GIVEN_UP = """
+import os
+from websockets.sync.client import connect
+with connect(os.environ["WS"]) as ws:
+    ws.send("silence")
+    try:
+        ws.recv(timeout={})
+    except TimeoutError:
+        print("nothing came")
+    ws.send("three")
+    print(ws.recv(timeout={}))
+"""
+
+
+def test_p12_n2_a_longer_wait_than_one_that_was_given_up_is_a_difference(there: Workplace) -> None:
+    """A shorter one is none; nor is another limit of a wait that ended with a message."""
+    there.write("agent.py", GIVEN_UP.format(0.2, 5))
+    there.record("agent.py")
+    for silent, answered, verdict in ((0.1, 5, "identical"), (0.2, 9, "identical"), (3, 5, "diverged")):
+        there.write("agent.py", GIVEN_UP.format(silent, answered))
+        replayed = there.replay("agent.py")
+        assert replayed.verdict["verdict"] == verdict, (silent, answered)
+    assert "ran out after 0.2 s when recorded, and would last 3 s now" in replayed.stderr
+
+
 def test_s28_changed_websocket_message_is_named(there: Workplace) -> None:
     """Another message is a changed call that names the message, and no connection is made."""
     source = """

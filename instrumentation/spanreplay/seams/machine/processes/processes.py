@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any, Final
 
 from spanreplay import codec
-from spanreplay.model import config, guard
+from spanreplay.model import config, guard, ids
 from spanreplay.model.call import Effect, Kind, Outcome
 from spanreplay.model.json_text import dump
 from spanreplay.model.own_threads import make_lock, unnumbered_threads
@@ -34,6 +34,7 @@ from spanreplay.runtime.calls.function_calls import (
 )
 from spanreplay.runtime.calls.open_call import Crossing, begin
 from spanreplay.runtime.calls.turns import end_stream
+from spanreplay.runtime.order.waited import MEMBER, WAITED_S_MIN
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.process import parent_run
 from spanreplay.runtime.process.outside_io import unwatched
@@ -47,6 +48,8 @@ _getframe: Final = sys._getframe
 _CHUNK_BYTES: Final = 64 * 1024
 _STATE: Final = "_spanreplay"
 _PIDS_MAX: Final = 10_000
+_WAITS_MAX: Final = 100
+"""Of one process whose length is kept."""
 _ENV_AT: Final = 10
 """The position of `env` among the arguments of `Popen`."""
 
@@ -177,6 +180,9 @@ class Recording:
         self._is_closed = False
         self.waits = 0
         self.timeouts: list[int] = []
+        self._waited: dict[str, float] = {}
+        self.talks_since_ns = 0
+        """When the `communicate` began that is under way, monotonic."""
         self.polls = 0
         crossing.on_abandon = self._close
 
@@ -207,10 +213,14 @@ class Recording:
             with unnumbered_threads():  # no lane: the agent has not become multithreaded
                 pump.start()
 
-    def waited(self, error: BaseException | None) -> None:
-        """Note that `wait` or `communicate` has returned or timed out."""
+    def waited(self, error: BaseException | None, since_ns: int, limit: Any) -> None:
+        """Note that `wait` or `communicate` has returned or timed out; it began at `since_ns`, monotonic."""
+        seconds = (ids.monotonic_ns() - (self.talks_since_ns or since_ns)) / 1e9
         if isinstance(error, subprocess.TimeoutExpired):
             self.timeouts.append(self.waits)
+            seconds = max(float(limit), WAITED_S_MIN)
+        if seconds >= WAITED_S_MIN and len(self._waited) < _WAITS_MAX:
+            self._waited[str(self.waits)] = round(seconds, 3)
         self.waits += 1
         self.settle()
 
@@ -237,6 +247,7 @@ class Recording:
             "returncode": self._process.returncode,
             "timeouts": self.timeouts,
             "polls": self.polls,
+            **({MEMBER: self._waited} if self._waited else {}),
             **({} if is_whole else {"stdin_is_cut": True}),
             **{name: copy.value() for name, copy in self._copies.items()},
             **({STEPS: steps} if (steps := {n: c.steps for n, c in self._copies.items() if c.steps}) else {}),
@@ -330,17 +341,22 @@ def _patch_popen(patches: Patches) -> None:
         state = self.__dict__.get(_STATE)
         if isinstance(state, Replayed):
             return state.wait(self, timeout)
-        return _watched(state, lambda: real_wait(self, timeout=timeout))
+        return _watched(state, timeout, lambda: real_wait(self, timeout=timeout))
 
     def communicate(self: Any, input: Any = None, timeout: float | None = None) -> Any:  # noqa: A002 -- its name there
         state = self.__dict__.get(_STATE)
-        waits = state.waits if isinstance(state, Recording) else 0
+        if not isinstance(state, Recording):
+            return real_communicate(self, input=input, timeout=timeout)
+        waits, since_ns = state.waits, ids.monotonic_ns()
+        state.talks_since_ns = since_ns
         try:
             return real_communicate(self, input=input, timeout=timeout)
         except subprocess.TimeoutExpired as exc:
-            if isinstance(state, Recording) and state.waits == waits:  # the time was up before it called `wait`
-                state.waited(exc)
+            if state.waits == waits:  # the time was up before it called `wait`
+                state.waited(exc, since_ns, timeout)
             raise
+        finally:
+            state.talks_since_ns = 0
 
     def poll(self: Any) -> Any:
         state = self.__dict__.get(_STATE)
@@ -369,15 +385,16 @@ def _patch_popen(patches: Patches) -> None:
         patches.replace(cls, name, function)
 
 
-def _watched(state: Any, live: Callable[[], Any]) -> Any:
+def _watched(state: Any, limit: Any, live: Callable[[], Any]) -> Any:
     if not isinstance(state, Recording):
         return live()
+    since_ns = ids.monotonic_ns()
     try:
         result = live()
     except subprocess.TimeoutExpired as exc:
-        state.waited(exc)
+        state.waited(exc, since_ns, limit)
         raise
-    state.waited(None)
+    state.waited(None, since_ns, limit)
     return result
 
 

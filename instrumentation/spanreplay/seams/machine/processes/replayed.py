@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from spanreplay.model.own_threads import make_lock, unnumbered_threads
 from spanreplay.runtime.calls.open_call import Crossing
+from spanreplay.runtime.order.waited import MEMBER, describe_change
 from spanreplay.seams.machine.processes.given import Given
 
 STEPS: Final = "steps"
@@ -45,6 +46,8 @@ class Replayed:
         self._timeouts = set(value["timeouts"])
         self._polls = int(value["polls"])
         self._waits = 0
+        self._waited = dict(value.get(MEMBER) or {})
+        self._crossing = crossing
 
     def start(self, process: Any, pipes: Mapping[str, Any]) -> None:
         """Stand in for the child: `pipes` are the descriptors of `Popen._execute_child`."""
@@ -61,11 +64,21 @@ class Replayed:
     def wait(self, process: Any, timeout: float | None) -> int | None:
         """Return the recorded result of `wait` at this point. Raises: TimeoutExpired if it did when recorded."""
         at, self._waits = self._waits, self._waits + 1
+        self._compare_limit(at, timeout)
         if at in self._timeouts:
             raise subprocess.TimeoutExpired(process.args, timeout or 0.0)
         process.returncode = self.returncode
         self._given.compare()
         return self.returncode
+
+    def _compare_limit(self, at: int, timeout: float | None) -> None:
+        """Note a wait that its limit would end otherwise now."""
+        seconds, served = self._waited.get(str(at)), self._crossing.served
+        if seconds is None or served is None:
+            return
+        why = describe_change(seconds, timeout, has_expired=at in self._timeouts)
+        if why:
+            self._crossing.answers.gate.note_late(served.end_seq, why)
 
     def poll(self, process: Any) -> int | None:
         """Return the recorded result of `poll` at this point."""
