@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from spanreplay.runtime.calls.spec import Spec
 
 FOLDER: Final = "folder"
+_SHARED: Final = "/tmp"  # noqa: S108 -- only its name
+"""A program may name this folder itself, so that it does not stand for another one."""
 _BEFORE: Final = r"(?:(?<![\w.~-])|(?<=\\[bfnrt]))"
 _BEHIND: Final = r"(?![\w-]|\.\w)"
 """Characters that must not follow a folder's name: it would be a different name. In JSON, a line end is an escape."""
@@ -48,7 +50,7 @@ class Relocation:
         self.moved = {
             here: str(stated[name])
             for name, here in now.items()
-            if stated.get(name) and stated[name] != here and "/" not in (stated[name], here)
+            if stated.get(name) and stated[name] not in (here, "/") and here not in ("/", _SHARED)
         }
         self._here = now.get("cwd", "") if now.get("cwd") in self.moved else ""
         written: dict[str, str] = {}

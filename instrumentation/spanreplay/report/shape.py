@@ -238,6 +238,7 @@ class RecordedEnv(TypedDict, total=False):
     missing: list[str]
     differing: list[str]
     unknown: list[str]
+    machine: list[str]
 
 
 class Level(TypedDict):

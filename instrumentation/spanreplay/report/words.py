@@ -242,6 +242,7 @@ def describe_recorded_env(verdict: Verdict) -> str:
     found = verdict.get("recorded_env") or {}
     parts = (
         ("from the recording, not set here: ", [*found.get("given", []), *found.get("files", [])]),
+        ("as on the recorded machine: ", found.get("machine", [])),
         ("used when recorded, not set here: ", found.get("missing", [])),
         ("differs from the recording: ", found.get("differing", [])),
         ("set here, cannot be compared (another redaction key): ", found.get("unknown", [])),

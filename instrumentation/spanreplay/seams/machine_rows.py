@@ -46,13 +46,15 @@ MACHINE: Final[tuple[Seam, ...]] = (
     Seam(
         "machine",
         "python",
-        ("socket", "platform", "email.utils", "mailbox"),
+        ("socket", "platform", "getpass", "os", "email.utils", "mailbox"),
         "spanreplay.seams.machine.host_name",
-        "the machine's name: `socket.gethostname`, `platform.node`; the process number in names of messages (`email`)",
+        "the machine and its user: `socket.gethostname`, `platform.node`, `platform.platform` and its parts, "
+        "`os.uname`, `os.cpu_count`, `getpass.getuser`, `os.getlogin`; the process number in names of "
+        "messages (`email`)",
         kind="`environment`, as reads before the lane's next call",
         effect="`read`",
         lanes="the lane of the code that reads",
-        omits="`os.uname`; `os.getpid` stays the real one: programs send signals to it",
+        omits="what libraries ask about the system; `os.getpid` stays the real one: programs send signals to it",
     ),
     Seam(
         "human",

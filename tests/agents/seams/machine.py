@@ -1,5 +1,7 @@
 """The machine's name, the number in the name of a message, and a call behind which they are written."""
 
+import getpass
+import os
 import platform
 import socket
 from email.utils import make_msgid
@@ -13,4 +15,5 @@ def mark():
 
 
 def use():
-    return socket.gethostname(), platform.node(), make_msgid(domain="a").split(".")[1], mark()
+    facts = platform.platform(), platform.uname(), os.uname(), os.cpu_count(), getpass.getuser()
+    return socket.gethostname(), platform.node(), facts, make_msgid(domain="a").split(".")[1], mark()

@@ -19,6 +19,9 @@ from urllib.parse import urlsplit
 from spanreplay.model import attributes as names
 from spanreplay.redact.sealed_values import TOKEN_TEXT
 from spanreplay.runtime.process import environment as env
+from spanreplay.runtime.process.machine import file_mask, time_zone
+from spanreplay.runtime.process.machine.file_mask import FileMask
+from spanreplay.runtime.process.machine.time_zone import TimeZone
 from spanreplay.runtime.process.used_variables import (
     ASSIGNMENT,
     CODE,
@@ -41,6 +44,8 @@ if TYPE_CHECKING:
     from spanreplay.replayer.sandbox.scratch import Scratch
 
 _BASIC: Final = "basic "
+_WHO: Final = frozenset({"USER", "LOGNAME", "USERNAME", "HOSTNAME", "COMPUTERNAME"})
+"""Variables that the system sets, by which a program knows its user and its machine; nobody sets them for an agent."""
 _MODE: Final = 0o600
 
 
@@ -52,6 +57,8 @@ class RecordedEnv:
         self._is_wanted = is_wanted
         self.given: dict[str, str] = {}
         """Name → value of the variables put into the environment."""
+        self._replaced: dict[str, tuple[str, str | None]] = {}
+        """Variable that names the user or the machine → its value here, and the recorded one; None: it was not set."""
         self._missing: list[str] = []
         self._here: dict[str, tuple[str | None, str]] = {}
         """Variable set on this machine → its recorded value, redacted, and its current value, not redacted."""
@@ -65,15 +72,22 @@ class RecordedEnv:
         """Full path → recorded path of the files that were given."""
         self._tokens: dict[str, str] = {}
         """Token → the variable or file that it came from."""
+        self._zone = TimeZone(recording.root.env.get(time_zone.MEMBER))
+        self._mask = FileMask(recording.root.env.get(file_mask.MEMBER))
 
     # ── Before the agent starts ─────────────────────────────────────────────────────────────────────
     def give(self, redactor: RunRedactor, *, is_member: bool = False) -> None:
         """Add missing variables to the environment; a process of the run (`is_member`) has inherited it."""
+        if self._is_wanted:
+            self._zone.give()
+            self._mask.give()
         recorded = _read_variables(self._recording)
         set_by_files = set() if is_member else self._find_set_by_files()
         for name, value in recorded.items():
             here = os.environ.get(name)
-            if here is not None and not (is_member and here == value):
+            if here not in (None, value) and name in _WHO and self._is_wanted:
+                self._replace(name, value)
+            elif here is not None and not (is_member and here == value):
                 self._here[name] = (value, here)
             elif value is not None and name not in set_by_files:
                 self._give(name, value, redactor, is_member=is_member)
@@ -91,6 +105,10 @@ class RecordedEnv:
             return
         self._note_tokens(name, value, redactor)
         self.given[name] = os.environ[name] = value
+
+    def _replace(self, name: str, value: str | None) -> None:
+        self._replaced[name] = (os.environ[name], value)
+        _set(name, value)
 
     def _note_tokens(self, origin: str, text: str, redactor: RunRedactor) -> None:
         redactor.recall(text)
@@ -160,22 +178,27 @@ class RecordedEnv:
 
     def withhold(self, environ: Mapping[Any, Any] | None) -> dict[Any, Any] | None:
         """Return the environment for a program that runs live, without given values; None to leave it unchanged."""
-        if not self.given:
+        if not self.given and not self._replaced:
             return None
         now = os.environ if environ is None else environ
         kept = {name: value for name, value in now.items() if self.given.get(os.fsdecode(name)) != os.fsdecode(value)}
-        return kept if len(kept) < len(now) else None
+        mine = {name: here for name, (here, then) in self._replaced.items() if now.get(name) == then}
+        return {**kept, **mine} if mine or len(kept) < len(now) else None
 
     @contextmanager
     def set_aside(self) -> Iterator[None]:
         """A block in which the given variables are removed from the environment."""
         held = {name: value for name, value in self.given.items() if os.environ.get(name) == value}
+        mine = {name: here for name, (here, then) in self._replaced.items() if os.environ.get(name) == then}
         for name in held:
             del os.environ[name]
+        os.environ.update(mine)
         try:
             yield
         finally:
             os.environ.update(held)
+            for name in mine:
+                _set(name, self._replaced[name][1])
 
     # ── At its end ──────────────────────────────────────────────────────────────────────────────────
     def compare(self, redactor: RunRedactor) -> list[str]:
@@ -200,9 +223,14 @@ class RecordedEnv:
 
     def take_back(self) -> None:
         """Remove the given variables that are still set: the process continues."""
+        self._zone.take_back()
+        self._mask.take_back()
         for name, value in self.given.items():
             if os.environ.get(name) == value:
                 del os.environ[name]
+        for name, (here, then) in self._replaced.items():
+            if os.environ.get(name) == then:
+                os.environ[name] = here
 
     def describe(self) -> dict[str, list[str]]:
         """Return the environment member of a verdict."""
@@ -212,8 +240,16 @@ class RecordedEnv:
             "missing": self._missing,
             "differing": self._differing,
             "unknown": self._unknown,
+            "machine": [*([f"time zone {self._zone.given}"] if self._zone.given else []), *sorted(self._replaced)],
         }
         return {name: list(each) for name, each in found.items() if each}
+
+
+def _set(name: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value
 
 
 def _is_hidden(then: str, now: str) -> bool:

@@ -17,7 +17,9 @@ from typing import Any, Final
 from spanreplay.model import config, ids
 from spanreplay.model.here import PACKAGE
 from spanreplay.runtime.process import inherited_sockets
+from spanreplay.runtime.process.machine import file_mask, time_zone
 
+_TEMPORARY: Final = "/tmp"  # noqa: S108 -- only its name
 _PACKED_REFS_BYTES_MAX: Final = 4 * 1024 * 1024
 RANDOM: Final = "random"
 MODULE: Final = "module"
@@ -61,6 +63,8 @@ def describe_environment(argv: list[str]) -> dict[str, Any]:
         "platform": sys.platform,
         "machine": platform.machine(),
         "hash_seed": read_hash_seed(),
+        time_zone.MEMBER: time_zone.describe_time_zone(),
+        file_mask.MEMBER: file_mask.read_mask(),
         TERMINALS: _describe_terminals(),
         "git_sha": read_git_sha(Path.cwd()),
         "packages": _read_versions(),
@@ -90,17 +94,25 @@ def show_command(env: Mapping[str, Any]) -> str:
 
 
 def find_folders(argv: list[str]) -> dict[str, str]:
-    """The folders that the agent's texts may name: its working directory, its script's, its user's, Python's."""
+    """The folders that the agent's texts may name: its working directory, its script's, its user's, Python's, …"""
     script = os.path.dirname(os.path.realpath(argv[0])) if argv and argv[0] else ""  # noqa: PTH120 -- text
     is_own = script and not script.startswith((sys.prefix + os.sep, sys.base_prefix + os.sep))
     found = {
         "cwd": os.getcwd(),  # noqa: PTH109 -- text
         "home": os.path.expanduser("~"),  # noqa: PTH111 -- text
+        "temporary": _find_temporary(),
         "packages": os.path.dirname(os.path.dirname(PACKAGE)),  # noqa: PTH120 -- text
         "python": sys.executable,
         "stdlib": os.path.dirname(os.__file__),  # noqa: PTH120 -- text
     }
     return {**found, "code": script} if is_own else found
+
+
+def _find_temporary() -> str:
+    """The folder of `tempfile`, which is not imported for it."""
+    given = (os.environ.get(name, "") for name in ("TMPDIR", "TEMP", "TMP"))
+    found = (os.path.abspath(path) for path in given if path and os.path.isdir(path))  # noqa: PTH100, PTH112 -- text
+    return next(found, _TEMPORARY)
 
 
 def read_hash_seed() -> str:
