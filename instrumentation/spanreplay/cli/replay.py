@@ -248,11 +248,7 @@ def run_agent(
     help="Also compare the agent's own output to standard error.",
 )
 @click.option("--strict-env", is_flag=True, help="Deny reads of clock, files and variables that are not recorded.")
-@click.option(
-    "--no-recorded-env",
-    is_flag=True,
-    help="Don't give the agent recorded variables and settings of the machine.",
-)
+@click.option("--no-recorded-env", is_flag=True, help="Don't give the agent what the recording has of its environment.")
 @click.option(
     "--warm",
     type=earlier.count_option,
