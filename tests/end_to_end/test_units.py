@@ -336,6 +336,27 @@ def test_p4_exported_files_replay_where_they_lie_together(
     assert both.status == 0, both.stderr
 
 
+def test_s62_p4_one_file_of_a_request_replays_on_a_laptop(
+    provider: Provider, place: Workplace, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Under any name, in any folder, without a variable: the file has the start of the process, with what that read."""
+    with serve(place) as server:
+        httpx.get(f"{server.url}/sync/hello", timeout=TIMEOUT_S)
+        server.stop()
+    provider.stop()
+    (unit,), process = server.units(), server.the_process()
+    laptop = tmp_path_factory.mktemp("laptop")
+    exported = place.run("export", unit.run_id, "-o", str(laptop / "incident.replay"))
+    assert f"with the start of its process, {process.run_id}" in exported.stderr
+    (laptop / "app.py").write_text(APP, encoding="utf-8")
+    done = Workplace(laptop).replay(*COMMAND, source="incident.replay")
+    assert done.status == 0, done.stderr
+    assert json.loads(place.run("export", unit.run_id, "--json").stdout)["process"] == [process.run_id]
+    for option, why in (("--anonymous", "nothing is hidden in it"), ("--jsonl", "JSON lines hold one run")):
+        said = place.run("export", unit.run_id, option, "-o", "other").stderr
+        assert f"the start of its process, run {process.run_id}, is not in the file: {why}" in said
+
+
 def test_p2_a_wsgi_application_under_uvicorn_replays(provider: Provider, place: Workplace) -> None:
     """uvicorn wraps it into an ASGI application whose work is done in threads."""
     place.write("app.py", WSGI)

@@ -11,12 +11,16 @@ import click
 
 from spanreplay.cli.runs.runs import complete_run, open_catalog, resolve
 from spanreplay.cli.terminal import echo, print_json, say, working
+from spanreplay.model.errors import SourceError
 from spanreplay.model.json_text import dump
 from spanreplay.recording.whole_file import write_atomically
+from spanreplay.units.stated import find_unit
 
 if TYPE_CHECKING:
     from spanreplay.model.call import Recording
+    from spanreplay.recording.catalog import Catalog
 
+PROCESS_BYTES_MAX: Final = 64 * 1024 * 1024
 ELSEWHERE: Final = "choose another file"
 
 
@@ -58,10 +62,11 @@ def export_command(
 ) -> None:
     """Write a run to a .replay file; default: RUN_ID.replay.
 
-    The file contains the run as it was recorded (redacted), and replays without a server. With --anonymous, people who
-    may not know who took part can have it: each hidden text is a pseudonym, the same everywhere in the file.
+    The file contains the run as it was recorded (redacted), and replays without a server; that of a request contains
+    the start of its process too. With --anonymous, people who may not know who took part can have it: each hidden text
+    is a pseudonym, the same everywhere in the file.
     """
-    from spanreplay.recording.bundle import unpack
+    from spanreplay.recording.bundle import add_runs, unpack
     from spanreplay.recording.jsonl import write_jsonl
 
     lines = [] if hide_file is None else [line.strip() for line in hide_file if line.strip()]
@@ -73,8 +78,12 @@ def export_command(
         else:
             content, found = catalog.export(resolve(catalog, run)), {}
         run_id, payloads = unpack(content)
+        refused = "nothing is hidden in it" if anonymous else "JSON lines hold one run" if as_jsonl else ""
+        process = _export_process(catalog, catalog.load(run_id), refused)
         if as_jsonl:
             content = b"".join(write_jsonl(run_id, payloads))
+        elif process:
+            content = add_runs(content, process)
     if anonymous:
         _tell(found, (*hidden, *lines), pseudonyms)
     if output == "-":
@@ -85,10 +94,29 @@ def export_command(
     path = Path(output or f"{run_id}.{'jsonl' if as_jsonl else 'replay'}")
     write_atomically(path, content, hint=ELSEWHERE)
     if as_json:
-        print_json({"run_id": run_id, "file": str(path), "bytes": len(content), "records": len(payloads)})
+        summary = {"run_id": run_id, "file": str(path), "bytes": len(content), "records": len(payloads)}
+        print_json({**summary, "process": list(process)})
     else:
         echo(str(path))
-        say(f"exported run {run_id}, {len(content):,} bytes; replay it: spanreplay replay {path} -- CMD")
+        start = f" with the start of its process, {', '.join(process)}" if process else ""
+        say(f"exported run {run_id}{start}, {len(content):,} bytes; replay it: spanreplay replay {path} -- CMD")
+
+
+def _export_process(catalog: Catalog, recording: Recording, refused: str) -> dict[str, bytes]:
+    """The runs that a replay of a unit needs besides its own, by id; says why one is left out."""
+    unit, found = find_unit(recording.root.env), dict[str, bytes]()
+    for run_id in () if unit is None else unit.runs:
+        why = refused
+        if not why:
+            try:
+                found[run_id] = catalog.export(run_id)
+            except SourceError as exc:
+                why = str(exc)
+        if len(found.get(run_id, b"")) > PROCESS_BYTES_MAX:
+            why = f"it has {len(found.pop(run_id)):,} bytes"
+        if why:
+            say(f"the start of its process, run {run_id}, is not in the file: {why}")
+    return found
 
 
 def _anonymise(

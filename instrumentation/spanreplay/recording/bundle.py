@@ -1,7 +1,8 @@
 """The `.replay` file: one run in one zip file that a colleague can replay on a laptop.
 
 `replay.json` holds format, version, run id, span count and the SHA-256 of `spans.spool`, which has the format of a
-spool file. Packing is deterministic: equal payloads give equal bytes.
+spool file. Packing is deterministic: equal payloads give equal bytes. `runs/RUN_ID.replay` are the runs that a replay
+of this one needs: the start of the process that served a unit.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import json
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -41,12 +43,13 @@ if TYPE_CHECKING:
     from spanreplay.model.call import Recording
     from spanreplay.recording.otlp.otlp import RecordingBuilder
 
-__all__ = ["Bundle", "load_file", "pack", "read_bundle", "unpack"]
+__all__ = ["Bundle", "add_runs", "load_file", "load_inner", "pack", "read_bundle", "unpack"]
 
 FORMAT: Final = "spanreplay"
 VERSION: Final = 1
 _HEADER_NAME: Final = "replay.json"
 _SPANS_NAME: Final = "spans.spool"
+_INNER_NAME: Final = "runs/{}.replay"
 _ZIP: Final = b"PK\x03\x04"
 _END_RECORD: Final = struct.Struct("<4s4H2LH")
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
@@ -104,6 +107,15 @@ def pack(run_id: str, payloads: Iterable[bytes]) -> bytes:
     # Readers refuse extreme compression ratios (one letter a million times): store such content uncompressed
     is_readable = len(content) <= room_of(len(packed) - BUNDLE_HEADER_BYTES_MAX)
     return packed if is_readable else _zip(header, content, zipfile.ZIP_STORED)
+
+
+def add_runs(content: bytes, runs: Mapping[str, bytes]) -> bytes:
+    """Add other runs, by their ids and each as the bytes of a `.replay` file, to the bytes of a `.replay` file."""
+    target = io.BytesIO(content)
+    with zipfile.ZipFile(target, "a") as archive:
+        for run_id, inner in runs.items():
+            _add_entry(archive, _INNER_NAME.format(run_id), inner, zipfile.ZIP_STORED)
+    return target.getvalue()
 
 
 def _zip(header: dict[str, object], content: bytes, method: int) -> bytes:
@@ -174,6 +186,17 @@ def _read_spool(content: Inflated, bytes_whole: int, name: str) -> tuple[bytes, 
     return tuple(payloads)
 
 
+@contextmanager
+def _reading(name: str) -> Iterator[None]:
+    """A block that reads a zip file. Raises: DamagedRecording for any of its errors."""
+    try:
+        yield
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as exc:
+        raise _damaged(name, f"the zip file cannot be read ({exc})") from exc
+    except (struct.error, OverflowError, OSError) as exc:
+        raise _damaged(name, f"the zip file cannot be read ({type(exc).__name__})") from exc
+
+
 def read_bundle(data: bytes, *, name: str = "the bundle", bytes_max: int = BUNDLE_BYTES_MAX) -> Bundle:
     """Read and check the bytes of a `.replay` file; errors call it `name`.
 
@@ -182,23 +205,40 @@ def read_bundle(data: bytes, *, name: str = "the bundle", bytes_max: int = BUNDL
     if not data.startswith(_ZIP):
         raise _foreign(name, "it does not begin like a zip file")
     _check_end_record(data, name)
-    try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            head = _open_entry(archive, data, _HEADER_NAME, BUNDLE_HEADER_BYTES_MAX, name)
-            header = _parse_header(head.read(), name)
-            content = _open_entry(archive, data, _SPANS_NAME, bytes_max, name)
-            payloads = _read_spool(content, archive.getinfo(_SPANS_NAME).file_size, name)
-            content.read()
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as exc:
-        raise _damaged(name, f"the zip file cannot be read ({exc})") from exc
-    except (struct.error, OverflowError, OSError) as exc:
-        raise _damaged(name, f"the zip file cannot be read ({type(exc).__name__})") from exc
+    with _reading(name), zipfile.ZipFile(io.BytesIO(data)) as archive:
+        head = _open_entry(archive, data, _HEADER_NAME, BUNDLE_HEADER_BYTES_MAX, name)
+        header = _parse_header(head.read(), name)
+        content = _open_entry(archive, data, _SPANS_NAME, bytes_max, name)
+        payloads = _read_spool(content, archive.getinfo(_SPANS_NAME).file_size, name)
+        content.read()
     sha256 = content.sha256.hexdigest()
     if sha256 != header["sha256"]:
         raise _damaged(name, f"the checksum of {_SPANS_NAME} does not match")
     spans = header["spans"]
     assert isinstance(spans, int)
     return Bundle(str(header["run_id"]), payloads, spans, sha256)
+
+
+def load_inner(path: Path, run_id: str) -> Recording | None:
+    """Load a run that was added to a `.replay` file; None if that has no such run, or is no `.replay` file.
+
+    Raises: ForeignFile, DamagedRecording, NewerSchema.
+    """
+    name = _INNER_NAME.format(run_id)
+    with path.open("rb") as stream:
+        is_zip = stream.read(len(_ZIP)) == _ZIP
+    if not is_run_id(run_id) or not is_zip or path.stat().st_size > BUNDLE_BYTES_MAX:
+        return None
+    data, place = path.read_bytes(), f"{path}:{name}"
+    _check_end_record(data, str(path))
+    with _reading(str(path)), zipfile.ZipFile(io.BytesIO(data)) as archive:
+        if name not in archive.namelist():
+            return None
+        inner = _open_entry(archive, data, name, BUNDLE_BYTES_MAX, str(path)).read()
+    bundle = read_bundle(inner, name=place)
+    if bundle.run_id != run_id:
+        raise _damaged(place, f"it holds run {bundle.run_id}")
+    return _load(bundle.payloads, run_id, place)
 
 
 def unpack(data: bytes, *, name: str = "the bundle") -> tuple[str, list[bytes]]:

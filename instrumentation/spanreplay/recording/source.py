@@ -37,11 +37,18 @@ def load_newest(app: str, environ: Mapping[str, str] = os.environ) -> Recording:
 
 
 def load_beside(source: str, run_id: str, environ: Mapping[str, str] = os.environ) -> Recording:
-    """Load a run that a recording refers to: `<run_id>.replay` beside the recording's file, else from the catalog.
+    """Load a run that a recording refers to: inside the recording's file, `<run_id>.replay` beside it, or by its id.
 
     Raises: SourceError, ServiceError.
     """
-    path = Path(source).parent / f"{run_id}.replay"
+    file = Path(source)
+    if source and file.is_file():
+        from spanreplay.recording.bundle import load_inner
+
+        inner = load_inner(file, run_id)
+        if inner is not None:
+            return inner
+    path = file.parent / f"{run_id}.replay"
     return load_source(str(path) if source and path.is_file() else run_id, environ)
 
 

@@ -297,3 +297,61 @@ def test_crashed_run_loads_up_to_its_frontier(tmp_path: Path) -> None:
     recording = bundle.load_file(tmp_path / f"{RUN}.1-a.spool")
     assert [c.seq for c in recording.calls] == [1]
     assert not recording.completeness().is_complete
+
+
+# ── runs inside ─────────────────────────────────────────────────────────────────────────────────────
+@pytest.fixture
+def with_start(tmp_path: Path) -> Path:
+    """A file of one run that has another one, which it needs."""
+    path = tmp_path / "incident.replay"
+    inner = bundle.pack(OTHER_RUN, whole_run(OTHER_RUN))
+    path.write_bytes(bundle.add_runs(bundle.pack(RUN, whole_run()), {OTHER_RUN: inner}))
+    return path
+
+
+def test_s62_runs_inside_a_file_are_found_by_their_id(with_start: Path, tmp_path: Path) -> None:
+    """The file is that of its own run; the others are there for its replay."""
+    assert bundle.load_file(with_start).run_id == RUN
+    assert bundle.unpack(with_start.read_bytes())[0] == RUN
+    inner = bundle.load_inner(with_start, OTHER_RUN)
+    assert inner is not None
+    assert inner.run_id == OTHER_RUN
+    assert bundle.load_inner(with_start, RUN) is None
+    assert bundle.load_inner(with_start, "../../etc/passwd") is None
+    (tmp_path / "lines.replay").write_bytes(b"{}\n")
+    assert bundle.load_inner(tmp_path / "lines.replay", OTHER_RUN) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda entries: entries.update({f"runs/{OTHER_RUN}.replay": b"PK\x03\x04 no zip"}),
+        lambda entries: entries.update({f"runs/{OTHER_RUN}.replay": bundle.pack(RUN, whole_run())}),
+        lambda entries: entries.update({f"runs/{OTHER_RUN}.replay": b"text"}),
+    ],
+    ids=["cut", "another-run", "no-zip"],
+)
+def test_s62_a_damaged_run_inside_a_file_is_refused(
+    with_start: Path, change: Callable[[dict[str, bytes]], None]
+) -> None:
+    """With one line that names the file and the run; nothing is loaded."""
+    with_start.write_bytes(_rezip(with_start.read_bytes(), change))
+    with pytest.raises((DamagedRecording, ForeignFile), match=f"incident.replay:runs/{OTHER_RUN}.replay"):
+        bundle.load_inner(with_start, OTHER_RUN)
+
+
+def test_s62_a_huge_run_inside_a_file_costs_no_memory(with_start: Path) -> None:
+    """A member that would unpack to gigabytes is refused before it is."""
+    with_start.write_bytes(
+        _rezip(
+            with_start.read_bytes(),
+            lambda entries: entries.update({f"runs/{OTHER_RUN}.replay": bytes(100 * 1024 * 1024)}),
+        )
+    )
+    tracemalloc.start()
+    try:
+        with pytest.raises(ForeignFile, match="would unpack"):
+            bundle.load_inner(with_start, OTHER_RUN)
+        assert tracemalloc.get_traced_memory()[1] < 50 * 1024 * 1024
+    finally:
+        tracemalloc.stop()
