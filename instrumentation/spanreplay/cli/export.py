@@ -73,13 +73,14 @@ def export_command(
     if not anonymous and (hidden or fields or lines or pseudonyms):
         raise click.UsageError("--hide, --hide-field, --hide-file and --pseudonyms need --anonymous")
     with open_catalog() as catalog, working(f"exporting {run}"):
+        chosen = resolve(catalog, run)
         if anonymous:
-            content, found = _anonymise(catalog.load(resolve(catalog, run)), (*hidden, *lines), fields)
+            content, found = _anonymise(catalog.load(chosen), (*hidden, *lines), fields)
         else:
-            content, found = catalog.export(resolve(catalog, run)), {}
+            content, found = catalog.export(chosen), {}
         run_id, payloads = unpack(content)
         refused = "nothing is hidden in it" if anonymous else "JSON lines hold one run" if as_jsonl else ""
-        process = _export_process(catalog, catalog.load(run_id), refused)
+        process = _export_process(catalog, chosen, refused)
         if as_jsonl:
             content = b"".join(write_jsonl(run_id, payloads))
         elif process:
@@ -95,16 +96,20 @@ def export_command(
     write_atomically(path, content, hint=ELSEWHERE)
     if as_json:
         summary = {"run_id": run_id, "file": str(path), "bytes": len(content), "records": len(payloads)}
-        print_json({**summary, "process": list(process)})
+        print_json({**summary, **({"process": list(process)} if process else {})})
     else:
         echo(str(path))
         start = f" with the start of its process, {', '.join(process)}" if process else ""
         say(f"exported run {run_id}{start}, {len(content):,} bytes; replay it: spanreplay replay {path} -- CMD")
 
 
-def _export_process(catalog: Catalog, recording: Recording, refused: str) -> dict[str, bytes]:
+def _export_process(catalog: Catalog, unit_id: str, refused: str) -> dict[str, bytes]:
     """The runs that a replay of a unit needs besides its own, by id; says why one is left out."""
-    unit, found = find_unit(recording.root.env), dict[str, bytes]()
+    found: dict[str, bytes] = {}
+    try:
+        unit = find_unit(catalog.load(unit_id).root.env)
+    except SourceError:  # it was killed before its first call: its file says so
+        unit = None
     for run_id in () if unit is None else unit.runs:
         why = refused
         if not why:
