@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.model.attributes import PROCESS_NUMBER
 from spanreplay.replayer.recorded_words import change_files, change_texts
+from spanreplay.runtime.process.environment import TEMPORARY
 
 if TYPE_CHECKING:
     from spanreplay.runtime.calls.spec import Spec
@@ -50,7 +51,8 @@ class Relocation:
         self.moved = {
             here: str(stated[name])
             for name, here in now.items()
-            if stated.get(name) and stated[name] not in (here, "/") and here not in ("/", _SHARED)
+            if stated.get(name) and stated[name] != here and "/" not in (stated[name], here)
+            if (name, here) != (TEMPORARY, _SHARED)
         }
         self._here = now.get("cwd", "") if now.get("cwd") in self.moved else ""
         written: dict[str, str] = {}

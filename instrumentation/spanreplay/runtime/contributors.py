@@ -154,6 +154,12 @@ class Files(Protocol):
     def describe(self) -> dict[str, Any]:
         """Members for the manifest; reads the files that are left."""
 
+    def take_base(self, path: str) -> int | None:
+        """How long a file was before this run appended to it; None if that is recorded, or for other files."""
+
+    def put_base(self, path: str, size: int) -> None:
+        """State, in a replay, how long a file was before the run appended to it."""
+
     def is_temporary(self, path: str) -> bool:
         """Whether a path lies directly in the folder for temporary files."""
 

@@ -27,7 +27,9 @@ JUDGE_LANE: Final = "judge"
 """Label of the lane in which a judge asks its model: its calls are not the agent's."""
 _CALL_TOOL: Final = "tools/call"
 _MACHINE_MODULES: Final = frozenset(name.partition(".")[0] for name in (*FUNCTIONS, *STATEMENTS, *METHODS))
-_LOOKS: Final = frozenset({"access", "listdir", "lookup", "lstat", "open", "readlink", "scandir", "stat"})
+_LOOKS: Final = frozenset(
+    {"access", "earlier_content", "listdir", "lookup", "lstat", "open", "readlink", "scandir", "stat"}
+)
 """Names of reads of files and folders."""
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 

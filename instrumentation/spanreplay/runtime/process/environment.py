@@ -19,6 +19,8 @@ from spanreplay.model.here import PACKAGE
 from spanreplay.runtime.process import inherited_sockets
 from spanreplay.runtime.process.machine import file_mask, time_zone
 
+TEMPORARY: Final = "temporary"
+"""Name of the folder for temporary files among the folders of an environment."""
 _TEMPORARY: Final = "/tmp"  # noqa: S108 -- only its name
 _PACKED_REFS_BYTES_MAX: Final = 4 * 1024 * 1024
 RANDOM: Final = "random"
@@ -100,7 +102,7 @@ def find_folders(argv: list[str]) -> dict[str, str]:
     found = {
         "cwd": os.getcwd(),  # noqa: PTH109 -- text
         "home": os.path.expanduser("~"),  # noqa: PTH111 -- text
-        "temporary": _find_temporary(),
+        TEMPORARY: _find_temporary(),
         "packages": os.path.dirname(os.path.dirname(PACKAGE)),  # noqa: PTH120 -- text
         "python": sys.executable,
         "stdlib": os.path.dirname(os.__file__),  # noqa: PTH120 -- text

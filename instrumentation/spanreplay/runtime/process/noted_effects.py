@@ -27,6 +27,8 @@ SET_UPS: Final = "psycopg_set_ups"
 
 CODE_OF_MODULES: Final = "code_of_modules"
 """Member of the environment: whether the folders of an application that an installed program loads are its code."""
+APPENDED_CONTENT: Final = "appended_content"
+"""Member of the environment: whether the earlier content of a file that is appended to and read is a call."""
 CALLBACKS: Final = "lanes_of_callbacks"
 """Member of the environment: whether tasks that callbacks make in their own Context have lanes of their own."""
 

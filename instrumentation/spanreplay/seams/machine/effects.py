@@ -16,6 +16,7 @@ from spanreplay.runtime.agent_patches import recorded_run
 from spanreplay.runtime.caller.places import set_modules
 from spanreplay.runtime.calls.function_calls import FunctionCall, call_sync
 from spanreplay.runtime.process.noted_effects import (
+    APPENDED_CONTENT,
     ASYNC_DRIVERS,
     CALLBACKS,
     CODE_OF_MODULES,
@@ -43,6 +44,7 @@ def attach(run: Run) -> None:
     run.resolver.declare(CODE_OF_MODULES)
     set_modules(run.resolver.has(CODE_OF_MODULES))
     run.resolver.declare(CALLBACKS)
+    run.resolver.declare(APPENDED_CONTENT)
 
 
 def describe_effect(

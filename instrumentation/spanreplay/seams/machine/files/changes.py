@@ -22,9 +22,11 @@ from spanreplay.runtime.agent_patches import Patch, install_patch, recorded_run,
 from spanreplay.runtime.caller.places import DEVICES, asks_for, is_input, places
 from spanreplay.runtime.calls.function_calls import FunctionCall, call_sync
 from spanreplay.runtime.patches import Patches
+from spanreplay.runtime.process.noted_effects import APPENDED_CONTENT
 from spanreplay.runtime.process.outside_io import unwatched
 from spanreplay.seams.machine.clock.temporary import asks_for_temporary, is_tempfile
 from spanreplay.seams.machine.files import path_effects
+from spanreplay.seams.machine.files.appended import fill_appended
 from spanreplay.seams.machine.files.by_others import is_by_others
 from spanreplay.seams.machine.files.descriptors import resolve
 from spanreplay.seams.machine.files.path_effects import note_change
@@ -139,6 +141,8 @@ def note_write(run: Run, real: Any, path: str, mode: str) -> None:
     elif look_before(run, path, _how(mode)) and "x" in mode:
         return  # opening it fails
     guard.guarded("noting a file", functools.partial(written.add, path, is_append="a" in mode))
+    if changes and "a" in mode:
+        fill_appended(run, real, path)
 
 
 def _how(mode: str) -> str:
@@ -200,8 +204,13 @@ def _open_descriptor(real: Any, frame: FrameType, path: Any, flags: int, folder:
         there = look_before(run, name, _how_of_flags(flags))
         if there and flags & os.O_EXCL:
             return  # opening it fails
+        keeps = there == "file" and flags & os.O_RDWR and _how_of_flags(flags) == KEEPS and is_input(name)
+        if keeps and run.resolver.has(APPENDED_CONTENT):
+            _seed(run, real, name, "r+")
         guard.guarded("noting a file", functools.partial(run.written.add, name, is_append=bool(flags & os.O_APPEND)))
-    elif not run.written.has(name):
+    elif run.written.has(name):
+        fill_appended(run, real, name)
+    else:
         if describe_read(name, flags):
             _read_by_descriptor(run, real, name)
         else:

@@ -27,6 +27,7 @@ from spanreplay.runtime.process.outside_io import unwatched
 from spanreplay.runtime.process.real_paths import real_path
 from spanreplay.runtime.process.used_variables import is_env_file
 from spanreplay.runtime.run import Run
+from spanreplay.seams.machine.files.appended import fill_appended
 from spanreplay.seams.machine.files.by_others import is_by_others
 from spanreplay.seams.machine.files.changes import name_of, note_log, note_made, note_write, read_content, run_of_files
 from spanreplay.seams.machine.files.descriptors import resolve
@@ -138,6 +139,7 @@ def _open(real: Any, frame: Any, given: tuple[Any, ...], closefd: bool, opener: 
     if not by_others and run.written is not None and run.written.has(path):
         if run.written.state is not None:
             run.written.state.note_read(run, path)
+        fill_appended(run, real, path)
         return real(*given, closefd, opener)
     whole = real_path(path)
     is_data = by_others or places().is_data_at(whole)

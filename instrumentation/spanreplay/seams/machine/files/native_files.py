@@ -25,6 +25,7 @@ from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.process.outside_io import unwatched
 from spanreplay.runtime.run import Run, active_run
 from spanreplay.seams.machine.effects import note_effect
+from spanreplay.seams.machine.files.appended import fill_appended
 from spanreplay.seams.machine.files.changes import look_before, name_of, note_write, run_of_files
 from spanreplay.seams.machine.outside.leaks import note
 
@@ -171,6 +172,8 @@ def _place_of(frame: FrameType, row: Native, mode: str, path: str) -> str:
         if mode == KEEP:
             run.written.hand_over(path)
         own = run.written.has(path) or run.written.touched.has(path)
+        if own and mode == READ:
+            fill_appended(run, _open, path)
         if mode == WRITE:
             note_write(run, _open, path, "wb")
         elif not own and any(each in path for each in "*?["):

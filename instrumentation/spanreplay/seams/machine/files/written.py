@@ -73,6 +73,8 @@ class Written:
         """Files that other runs have written since this one did: they hold what others wrote, too."""
         self._appended: set[str] = set()
         """Files that this run has only appended to."""
+        self._unfilled: set[str] = set()
+        """Those of them whose earlier content is not recorded yet."""
 
     def add(self, path: str, *, is_append: bool = False) -> None:
         """Note that a file is about to be written; call this before it is opened."""
@@ -91,6 +93,7 @@ class Written:
                 self._base[whole] = size
             if is_append:
                 self._appended.add(whole)
+                self._unfilled.add(whole)
         if self.versions is not None:
             self.versions.write(whole)
 
@@ -124,11 +127,27 @@ class Written:
         self._meet(whole)
         if is_new:
             self._appended.discard(whole)
-        if self.versions is None:
-            return
+            self._unfilled.discard(whole)
+        if self.versions is not None:
+            if is_new:
+                self.versions.end(whole, self._find_digest)
+            self.versions.write(whole)
         if is_new:
-            self.versions.end(whole, self._find_digest)
-        self.versions.write(whole)
+            self._base.pop(whole, None)
+
+    def take_base(self, path: str) -> int | None:
+        """How long a file was before this run appended to it; None if that is recorded, or for other files."""
+        whole = os.path.realpath(path)
+        with self._lock:
+            if whole not in self._unfilled:
+                return None
+            self._unfilled.discard(whole)
+            return self._base.get(whole, 0)
+
+    def put_base(self, path: str, size: int) -> None:
+        """State, in a replay, how long a file was before the run appended to it."""
+        with self._lock:
+            self._base[os.path.realpath(path)] = size
 
     def end(self, path: str) -> None:
         """Note that a file, or everything in a folder, is about to be removed."""
