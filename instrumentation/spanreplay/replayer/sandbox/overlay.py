@@ -32,7 +32,7 @@ from spanreplay.runtime.process.temporary_files import replace_unlink
 _WRITE_FLAGS: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _O_TMPFILE: Final = getattr(os, "O_TMPFILE", 0)
 _ALWAYS_REAL: Final = ("/dev/", "/proc/", "/sys/")
-_LOOKS: Final = ("stat", "lstat", "access", "readlink", "statvfs", "getxattr", "listxattr", "chdir")
+_LOOKS: Final = ("stat", "lstat", "access", "readlink", "statvfs", "getxattr", "chdir")
 """Functions that look at one path."""
 _CHANGES: Final = ("chmod", "chown", "utime", "setxattr", "removexattr")
 """Functions that change one existing path, or the target of a link there."""
@@ -237,7 +237,7 @@ class Overlay:
         found.update(dict.fromkeys(_CHANGES, self._change))
         found.update(dict.fromkeys(_MAKES, self._make))
         found.update(
-            lchown=self._change_itself,
+            listxattr=self._list_attributes, lchown=self._change_itself,
             open=self._open_descriptor, listdir=self._list, scandir=self._scan, mkdir=self._make_directory,
             rmdir=self._remove_directory, unlink=self._remove, remove=self._remove, rename=self._rename,
             replace=self._rename, link=self._link, symlink=self._symlink, truncate=self._truncate, getcwd=self._where,
@@ -252,6 +252,13 @@ class Overlay:
         with self._named(path):
             kwargs.pop("dir_fd", None)
             return real(self.scratch.find(whole), *args, **kwargs)
+
+    def _list_attributes(self, real: Any, path: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """None for a file whose recorded content is served here: `shutil.copystat` asks behind a look."""
+        try:
+            return self._look(real, path, *args, **kwargs)
+        except FileNotFoundError:
+            return []
 
     def _writes(self, path: Any, kwargs: dict[str, Any]) -> str | None:
         whole = self.locate(path, kwargs.get("dir_fd"))

@@ -45,6 +45,7 @@ class RecordedFile(io.RawIOBase):
     def __init__(self, content: bytes, name: Any) -> None:
         super().__init__()
         self._content = io.BytesIO(content)
+        self._descriptor = -1
         self.name = name
         self.mode = "rb"
 
@@ -55,6 +56,22 @@ class RecordedFile(io.RawIOBase):
     def seekable(self) -> bool:
         """Always True."""
         return True
+
+    def fileno(self) -> int:
+        """A descriptor of a nameless file with the content, for `mmap` and native code; it is made when asked for."""
+        if self.closed:
+            raise ValueError("I/O operation on closed file")
+        if self._descriptor < 0:
+            self._descriptor = _make_nameless(self._content.getvalue())
+            os.lseek(self._descriptor, self._content.tell(), os.SEEK_SET)
+        return self._descriptor
+
+    def close(self) -> None:
+        """Close it, with its descriptor."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+        super().close()
 
     def readinto(self, buffer: Any, /) -> int:
         """Fill the buffer from the content."""
@@ -69,6 +86,21 @@ class RecordedFile(io.RawIOBase):
         return self._content.tell()
 
 
+def _make_nameless(content: bytes) -> int:
+    """Return the descriptor of a file that has this content and no name."""
+    with unwatched():
+        if hasattr(os, "memfd_create"):
+            descriptor = os.memfd_create("recorded", os.MFD_CLOEXEC)
+        else:
+            import tempfile
+
+            descriptor, path = tempfile.mkstemp()
+            os.unlink(path)  # noqa: PTH108 -- text
+        with open(descriptor, "wb", closefd=False) as target:
+            target.write(content)
+    return descriptor
+
+
 def open_recorded(
     content: bytes, file: Any, mode: str, buffering: int, encoding: Any, errors: Any, newline: Any
 ) -> Any:
@@ -80,6 +112,13 @@ def open_recorded(
         return io.BufferedReader(raw, buffering if buffering > 1 else io.DEFAULT_BUFFER_SIZE)
     if buffering == 0:
         raise ValueError("can't have unbuffered text I/O")
+    if encoding is None and sys.version_info < (
+        3,
+        11,
+    ):  # else it asks for a descriptor, to see whether it is a terminal
+        import locale
+
+        encoding = locale.getpreferredencoding(False)
     text = io.TextIOWrapper(io.BufferedReader(raw), encoding, errors, newline, buffering == 1)
     text.mode = mode  # type: ignore[misc]  # as `open` does
     return text
