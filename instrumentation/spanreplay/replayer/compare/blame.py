@@ -119,7 +119,7 @@ class Blame:
             explained = with_causes(divergence, self._find(divergence)[:CAUSES_MAX])
             if explained.causes and explained.causes[0].kind == REDACTION:
                 explained = replace(explained, hint=self._hidden.remedy(self._run.redactor.fingerprint))
-            elif explained.causes and explained.causes[0].ref == _PYTHON:
+            elif explained.causes and (explained.causes[0].ref, explained.causes[0].strength) == (_PYTHON, "value"):
                 explained = replace(explained, hint=f"name it: spanreplay replay {self._describe_command()}")
             found.append(explained)
         return found
@@ -244,7 +244,8 @@ class Blame:
         if seed == RANDOM and hash_secret.is_as_recorded(self._env, self._run.redactor):
             return
         before, now = [_as_text(d.recorded) for d in divergence.diff], [_as_text(d.now) for d in divergence.diff]
-        if before != now and _count_words(before) == _count_words(now):
+        old, new = _words_of(before), _words_of(now)
+        if old != new and Counter(old) == Counter(new):
             why = hash_secret.explain(self._env, self._run.redactor) if seed == RANDOM else f"PYTHONHASHSEED was {seed}"
             evidence = f"the same words are in another order, as when a set of strings is iterated: {why}"
             yield Cause("hash_seed", evidence, "beside", "PYTHONHASHSEED")
@@ -258,23 +259,35 @@ class Blame:
                 yield Cause("ignored_field", evidence, "value", each.recorded_span_id)
 
     def _beside(self, divergence: Divergence) -> Iterable[Cause]:
-        """Yield other changes that are not tied to this value."""
+        """Yield other changes that are not tied to this value, the likeliest first: folders' names are translated."""
+        drift = sorted(self._drift, key=lambda each: each["name"] == FOLDER)
+        for each in drift:
+            if each["name"] == _PYTHON and _minor_of(each["recorded"]) != _minor_of(each["now"]):
+                yield _of_version(each)
         if self._differing:
             names = ", ".join(self._differing[:_NAMES_MAX])
             yield Cause(
                 "environment", f"environment variables that differ from the recording: {names}", "beside", names
             )
-        for each in self._drift:
+        for each in drift:
             if each["name"] == FOLDER:
                 yield Cause(
                     "environment", f"the agent works in {each['now']}, not {each['recorded']}", "beside", FOLDER
                 )
             elif each["name"] not in ("git_sha", "argv"):
-                evidence = f"{each['name']} was {each['recorded']}, now it is {each['now']}"
-                yield Cause("versions", evidence, "beside", str(each["name"]))
+                yield _of_version(each)
             elif each["name"] == "argv":
                 evidence = f"the command line has changed; it was: {show_command(self._env)}"
                 yield Cause("argument", evidence, "beside", "argv")
+
+
+def _of_version(drift: Mapping[str, Any]) -> Cause:
+    evidence = f"{drift['name']} was {drift['recorded']}, now it is {drift['now']}"
+    return Cause("versions", evidence, "beside", str(drift["name"]))
+
+
+def _minor_of(version: Any) -> list[str]:
+    return str(version).split(".")[:2]
 
 
 def _find_python(env: Mapping[str, Any]) -> str:
@@ -296,8 +309,8 @@ def _read_text(path: str) -> str:
     return content.decode("utf-8", "replace") if len(content) <= FILE_BYTES_MAX else ""
 
 
-def _count_words(texts: Iterable[str]) -> Counter[str]:
-    return Counter(word for text in texts for word in _WORD.findall(text))
+def _words_of(texts: Iterable[str]) -> list[str]:
+    return [word for text in texts for word in _WORD.findall(text)]
 
 
 def _holds(text: str, fragment: str) -> bool:
