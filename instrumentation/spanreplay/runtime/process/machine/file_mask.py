@@ -14,6 +14,7 @@ _STATUS: Final = "/proc/self/status"
 _LINE: Final = re.compile(rb"^Umask:\s*([0-7]+)$", re.MULTILINE)
 _STRICT: Final = 0o077
 _MAX: Final = 0o777
+_OF_OTHERS: Final = 0o002
 
 
 def read_mask() -> int:
@@ -38,9 +39,10 @@ class FileMask:
         self._before: int | None = None
 
     def give(self) -> None:
-        """Make files as the recorded process made them."""
+        """Make files as the recorded process made them; writable for everybody only where this one makes such."""
         if self._recorded is not None and self._before is None:
-            self._before = posix.umask(self._recorded)
+            self._before = read_mask()
+            posix.umask(self._recorded | (self._before & _OF_OTHERS))
 
     def take_back(self) -> None:
         """Make files as before."""
