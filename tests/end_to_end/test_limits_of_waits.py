@@ -174,3 +174,57 @@ def test_p12_n2_a_longer_limit_of_a_wait_that_ran_out_is_a_difference(name: str,
     longer = place.replay("agent.py")
     assert longer.verdict["verdict"] == "diverged"
     assert "ran out after 0.15 s when recorded, and would last 5 s now" in longer.stderr
+
+
+ASYNC: Final = {
+    "program": """
+    program = await asyncio.create_subprocess_exec(*SLOW, stdout=-1)
+    try:
+        return await asyncio.wait_for(program.communicate(), limit)
+    except asyncio.TimeoutError:
+        program.kill()
+        await program.wait()
+        return "nothing"
+""",
+    "tasks": """
+    task = asyncio.create_task(search("a shop"))
+    done, rest = await asyncio.wait([task], timeout=limit)
+    await task
+    return len(done)
+""",
+    "shielded": """
+    task = asyncio.create_task(search("a shop"))
+    try:
+        return await asyncio.wait_for(asyncio.shield(task), limit)
+    except asyncio.TimeoutError:
+        return "late: " + await task
+""",
+}
+_ASYNC: Final = """
+import asyncio, sys
+from spanreplay import boundary
+
+SLOW = [sys.executable, "-c", "import time; time.sleep(0.6)"]
+
+@boundary("tool", effect="read")
+async def search(what):
+    await asyncio.sleep(0.6)
+    return "found " + what
+
+async def look(limit):{body}
+
+print(asyncio.run(look({limit})))
+"""
+
+
+@pytest.mark.parametrize("name", ASYNC)
+def test_p12_n2_a_longer_limit_of_a_task_that_ran_out_is_a_difference(name: str, tmp_path: Path) -> None:
+    """Also where no call was cancelled; one that is still too short for the call is none."""
+    place = Workplace(tmp_path, {"SPANREPLAY_LEVEL": "full"})
+    place.write("agent.py", _ASYNC.format(body=ASYNC[name], limit=0.15))
+    place.record("agent.py")
+    for limit, verdict in ((0.1501, "identical"), (5, "diverged")):
+        place.write("agent.py", _ASYNC.format(body=ASYNC[name], limit=limit))
+        replayed = place.replay("agent.py")
+        assert replayed.verdict["verdict"] == verdict, replayed.stderr
+    assert "ran out after 0.15 s when recorded, and would last 5 s now" in replayed.stderr

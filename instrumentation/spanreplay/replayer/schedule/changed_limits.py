@@ -43,6 +43,18 @@ class ChangedLimits:
         if call is not None:
             self._gate.note_late(call.end_seq, why)
 
+    def check_timer(self, name: str, seconds: float) -> None:
+        """Note a recorded timer that has fired, and would fire after a call now that was under way in its task."""
+        wait = self._waited.get(name)
+        why = "" if wait is None else describe_change(wait.seconds, seconds, has_expired=True)
+        if wait is None or not why:
+            return
+        lanes = (name.partition(_LANE)[0],)
+        cut = [call for call in self._calls if call.seq < wait.clock < call.end_seq and _is_within(call.lane, lanes)]
+        first = min(cut, key=lambda call: call.end_ns, default=None)
+        if first is not None and (first.end_ns - wait.expired_ns) / 1e9 < seconds - wait.seconds:
+            self._gate.note_late(first.end_seq, why)
+
     def _find_call(self, wait: Wait, waiting: str, limit: Any, lanes: tuple[str, ...]) -> CallRecord | None:
         """Return the call that a wait was for; None if it would expire all the same, or nobody knows."""
         if wait.has_expired:

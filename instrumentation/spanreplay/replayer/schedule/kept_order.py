@@ -75,6 +75,8 @@ class KeptOrder:
         wrapped, args, kwargs = call
         (when, callback, *rest), clock = args, clock_of(loop)
         handle = None if clock is None else clock.make_timer(name, when, callback, rest, kwargs.get("context"))
+        if handle is not None:
+            self._find_limits().check_timer(name, when - loop.time())
         return wrapped(*args, **kwargs) if handle is None else handle
 
     def set_deadline(self, name: str, deadline: Deadline) -> Any:
@@ -116,9 +118,12 @@ class KeptOrder:
     # ── waits of threads ────────────────────────────────────────────────────────────────────────────
     def _check(self, name: str, limit: Any, futures: Sequence[Any]) -> None:
         """Note a wait for these futures that its limit would end otherwise now."""
+        self._find_limits().check(name, limit, [lane for each in futures if (lane := _lane_of(each))])
+
+    def _find_limits(self) -> ChangedLimits:
         if self._limits is None:
             self._limits = ChangedLimits(self._run.resolver.answers.recording, self._gate)
-        self._limits.check(name, limit, [lane for each in futures if (lane := _lane_of(each))])
+        return self._limits
 
     def wait_futures(self, wrapped: Any, name: str, futures: Sequence[Any], limits: tuple[Any, Any]) -> Any:
         """Return the futures that were done when recorded, once they are."""

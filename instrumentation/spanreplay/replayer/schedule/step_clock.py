@@ -14,7 +14,7 @@ import heapq
 import threading
 from bisect import bisect_right
 from collections import deque
-from typing import Any, Final
+from typing import Any
 
 from spanreplay.replayer.schedule.pace import thread_of
 from spanreplay.replayer.schedule.stall_detector import LOOK_MS, StallDetector
@@ -26,12 +26,11 @@ from spanreplay.runtime.order.loops import CLOCK, running_loop
 from spanreplay.runtime.order.order import Order
 from spanreplay.runtime.order.run_order import Deadline
 from spanreplay.runtime.order.steps import Outer, StepQueue, Watched, watch
-from spanreplay.runtime.order.wait_ends import unwatched
+from spanreplay.runtime.order.wait_ends import SLEEP, unwatched
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.run import Run, active_run
 from spanreplay.runtime.timer_names import label_of_callback
 
-_SLEEP: Final = "_set_result_unless_cancelled"
 """The callback of asyncio's `sleep`."""
 
 
@@ -160,7 +159,7 @@ class StepClock(LoopClock):
             heapq.heappush(self._waiting, Due(clock, when, handle=handle))
         else:  # it never fired: something else came first
             self.keep_unfired(handle)
-            if label_of_callback(callback) != _SLEEP:  # a pause beside a call ends nothing
+            if label_of_callback(callback) != SLEEP:  # a pause beside a call ends nothing
                 heapq.heappush(self._limits, (when, when - self._time(), id(handle), handle))
         return handle
 

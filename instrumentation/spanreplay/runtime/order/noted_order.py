@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures._base as base
+import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -18,7 +19,17 @@ from spanreplay.runtime.order.noted_timers import HandedOver, NotedTimer
 from spanreplay.runtime.order.run_order import Deadline
 from spanreplay.runtime.order.signal_names import name_signal
 from spanreplay.runtime.order.steps import Outer
-from spanreplay.runtime.order.wait_ends import ATTEMPT, FAILED, Timed, has_come, name_attempt, split, to_bits, unwatched
+from spanreplay.runtime.order.wait_ends import (
+    ATTEMPT,
+    FAILED,
+    SLEEP,
+    Timed,
+    has_come,
+    name_attempt,
+    split,
+    to_bits,
+    unwatched,
+)
 from spanreplay.runtime.order.waited import Waited
 
 if TYPE_CHECKING:
@@ -88,6 +99,9 @@ class NotedOrder:
         """Set the timer, and note when it fires."""
         wrapped, (when, callback, *rest), kwargs = call
         timer = NotedTimer(self._run, name, loop, when, callback)
+        if f"|{SLEEP}|" not in name:  # a pause limits nothing
+            limit_s = max(0.0, when - loop.time())
+            timer.fired = functools.partial(self._note_waited, name, 0, limit_s, has_expired=True)
         handle = wrapped(when, Outer(timer), *rest, **kwargs)
         if may_be_early:
             timer.again = lambda *values: wrapped(when, Outer(timer), *values, **kwargs)

@@ -23,7 +23,7 @@ class Timed(Protocol):
 class NotedTimer(CallbackProxy):
     """A timer that notes when it fires."""
 
-    __slots__ = ("_loop", "_name", "_run", "_when", "again", "is_cancelled")
+    __slots__ = ("_loop", "_name", "_run", "_when", "again", "fired", "is_cancelled")
 
     def __init__(self, run: Timed, name: str, loop: Any, when: float, callback: Any) -> None:
         super().__init__(callback)
@@ -32,6 +32,8 @@ class NotedTimer(CallbackProxy):
         """Sets the timer once more, on a loop that counts whole milliseconds."""
         self.is_cancelled: Callable[[], bool] = bool
         """Whether the program has cancelled the timer, also after the loop's early call."""
+        self.fired: Callable[[], None] | None = None
+        """Called when it has fired and that is noted."""
 
     def __call__(self, *values: Any) -> None:
         if self.again is not None:
@@ -41,6 +43,8 @@ class NotedTimer(CallbackProxy):
                 self.again(*values)
                 return
         self._run.end_timer(self._name)
+        if self.fired is not None:
+            self.fired()
         self._callback(*values)
 
 

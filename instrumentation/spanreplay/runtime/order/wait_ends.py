@@ -22,6 +22,9 @@ EXPIRED: Final = "|expired|"
 SLEPT: Final = "|slept|"
 """In a name, separates a lane from the number of its sleep; sleeps are noted while there are several threads."""
 
+SLEEP: Final = "_set_result_unless_cancelled"
+"""In the name of a timer: the callback that ends `asyncio.sleep`."""
+
 AT_ONCE: Final = -1.0
 """Limit of a call that says not to wait."""
 
