@@ -249,6 +249,7 @@ def _blame(session: Session, run: Run, environment: list[str], drift: list[dict[
         env=session.recording.root.env,
         differing=environment,
         drift=drift,
+        tokens=session.recorded_env.list_tokens(),
         live=session.plan.describe()["live"],
     )
 

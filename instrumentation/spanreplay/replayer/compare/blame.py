@@ -96,7 +96,9 @@ class Blame:
         differing: Sequence[str],
         drift: Sequence[Mapping[str, Any]],
         live: Sequence[str],
+        tokens: Mapping[str, str],
     ) -> None:
+        """`tokens`: those that the agent was given in place of secrets in variables → the variable."""
         self._calls = calls
         self._index = index
         self._findings = findings
@@ -106,6 +108,7 @@ class Blame:
         self._differing = differing
         self._drift = drift
         self._live = live
+        self._tokens = tokens
 
     def explain(self, divergences: list[Divergence]) -> list[Divergence]:
         """Return the divergences, with causes added to those that are not downstream."""
@@ -118,7 +121,9 @@ class Blame:
             blamed += 1
             explained = with_causes(divergence, self._find(divergence)[:CAUSES_MAX])
             if explained.causes and explained.causes[0].kind == REDACTION:
-                explained = replace(explained, hint=self._hidden.remedy(self._run.redactor.fingerprint))
+                name = explained.causes[0].ref if explained.causes[0].ref in self._tokens.values() else ""
+                remedy = f"set {name} here" if name else self._hidden.remedy(self._run.redactor.fingerprint)
+                explained = replace(explained, hint=remedy)
             elif explained.causes and (explained.causes[0].ref, explained.causes[0].strength) == (_PYTHON, "value"):
                 explained = replace(explained, hint=f"name it: spanreplay replay {self._describe_command()}")
             found.append(explained)
@@ -135,7 +140,22 @@ class Blame:
         causes += hidden
         causes += self._by_hashes(divergence)
         causes += self._beside(divergence)
+        causes += self._by_tokens(divergence, changed)
         return list({(c.kind, c.ref, c.evidence): c for c in causes}.values())
+
+    def _by_tokens(self, divergence: Divergence, changed: Sequence[str]) -> Iterable[Cause]:
+        """Yield the variables of which the agent got a token: those with a part of it in a change, or all."""
+        recorded = " ".join(str(diff.recorded) for diff in divergence.diff)
+        texts = [text.lower() for text in changed if len(text) >= FRAGMENT_CHARACTERS_MIN]
+        shown = {
+            name: None
+            for token, name in self._tokens.items()
+            if token not in recorded and any(token in text or text in token for text in texts)
+        }
+        names = list(shown) or sorted(set(self._tokens.values()))
+        if names:
+            evidence = f"the agent was given a token in place of {', '.join(names[:_NAMES_MAX])}, which redaction hides"
+            yield Cause(REDACTION, evidence, "value" if shown else "beside", names[0])
 
     def _by_python(self, divergence: Divergence) -> Iterable[Cause]:
         """Yield the Python that runs the agent now, if it is another one and can't import what the agent imports."""

@@ -150,6 +150,11 @@ class RecordedEnv:
             if os.environ.get(name) == self.given.pop(name):
                 del os.environ[name]
 
+    def list_tokens(self) -> dict[str, str]:
+        """Return token → variable, or `.env` file, of those that the agent was given in place of secrets."""
+        files = self._files.values()
+        return {token: origin for token, origin in self._tokens.items() if origin in self.given or origin in files}
+
     def is_of_file(self, name: str) -> bool:
         """Whether a variable has its value from a `.env` file of this machine."""
         return name in self._of_files and os.environ.get(name) == self._of_files[name]

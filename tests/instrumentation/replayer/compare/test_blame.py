@@ -13,7 +13,13 @@ from spanreplay.replayer.divergence import Diff, Divergence
 FOLDER = {"name": "folder", "recorded": "/app", "now": "/home/me/app"}
 
 
-def _explain(drift: list[dict[str, str]], differing: list[str], *diff: Diff, seeds: tuple[str, str] = ("", "")) -> Any:
+def _explain(
+    drift: list[dict[str, str]],
+    differing: list[str],
+    *diff: Diff,
+    seeds: tuple[str, str] = ("", ""),
+    tokens: Any = None,
+) -> Any:
     """The divergence at a call with these differing parts, explained."""
     redactor = SimpleNamespace(fingerprint="")
     given = {
@@ -28,6 +34,7 @@ def _explain(drift: list[dict[str, str]], differing: list[str], *diff: Diff, see
         "differing": differing,
         "drift": drift,
         "live": [],
+        "tokens": tokens or {},
     }
     divergence = Divergence(kind="output_changed", boundary="tool:look", message="it differs", diff=diff)
     return cast("Any", Blame(**cast("Any", given))).explain([divergence])[0]
@@ -57,3 +64,14 @@ def test_n2_only_another_order_of_words_may_come_from_hashes(then: str, now: str
     """Other characters between the same words are something else."""
     found = _explain([], [], Diff("arguments.path", then, now), seeds=("1", "2"))
     assert [cause.kind for cause in found.causes] == (["hash_seed"] if is_order else [])
+
+
+def test_s43_a_token_in_place_of_a_variable_is_named() -> None:
+    """Where a part of it is in the change it leads, and the hint says what to do; else it comes last."""
+    tokens = {"rdx-mrclkhklmqtprcpzk": "OPENAI_API_KEY", "rdx-qqqqqqqqqqqqqqqqq": "OTHER_KEY"}
+    found = _explain([FOLDER], ["USER"], Diff("env.KEY", "sk-", "rdx-mrc"), tokens=tokens)
+    assert found.cause == "the agent was given a token in place of OPENAI_API_KEY, which redaction hides"
+    assert found.hint == "set OPENAI_API_KEY here"
+    beside = _explain([FOLDER], ["USER"], Diff("arguments.length", "51", "21"), tokens=tokens)
+    assert [cause.ref for cause in beside.causes] == ["USER", "folder", "OPENAI_API_KEY"]
+    assert not beside.hint
