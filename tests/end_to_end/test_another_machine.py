@@ -30,7 +30,7 @@ WHO: Final = """
 import getpass, os, platform, subprocess
 import openai
 
-who = [os.environ.get("USER"), os.environ.get("LOGNAME", "nobody"), os.environ.get("HOSTNAME"), getpass.getuser()]
+who = [os.environ.get(name, "none") for name in ("USER", "LOGNAME", "HOSTNAME", "SHELL")] + [getpass.getuser()]
 machine = f"{platform.platform()}, {os.uname().release}, {platform.machine()}, {os.cpu_count()} processors"
 asked = [{"role": "user", "content": f"I am {who} on {machine}"}]
 print(openai.OpenAI().chat.completions.create(model="gpt-4o", messages=asked).choices[0].message.content)
@@ -105,10 +105,10 @@ def test_s62_a_user_and_a_machine_are_those_of_the_recording(production: Workpla
     """A prompt that names them is the same; the verdict says which variables are not this machine's."""
     production.write("agent.py", WHO)
     recorded = production.record("agent.py", SPANREPLAY_LEVEL=level, HOSTNAME="pod-17")
-    done = _replay(production, tmp_path / "laptop", USER="me", LOGNAME="me", HOSTNAME="laptop")
+    done = _replay(production, tmp_path / "laptop", USER="me", LOGNAME="me", HOSTNAME="laptop", SHELL="/bin/zsh")
     assert done.status == 0, done.stderr
     assert done.stdout == recorded.stdout
-    assert done.verdict["recorded_env"]["machine"] == ["HOSTNAME", "LOGNAME", "USER"]
+    assert done.verdict["recorded_env"]["machine"] == ["HOSTNAME", "LOGNAME", "SHELL", "USER"]
     environ = {**production.environ, "USER": "me"}
     bare = _replay(production, tmp_path / "laptop", options=["--no-recorded-env"], **environ)
     assert bare.status == 3

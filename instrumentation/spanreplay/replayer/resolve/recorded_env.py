@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from spanreplay.replayer.sandbox.scratch import Scratch
 
 _BASIC: Final = "basic "
-_WHO: Final = frozenset({"USER", "LOGNAME", "USERNAME", "HOSTNAME", "COMPUTERNAME"})
+_WHO: Final = frozenset({"USER", "LOGNAME", "USERNAME", "SHELL", "HOSTNAME", "COMPUTERNAME"})
 """Variables that the system sets, by which a program knows its user and its machine; nobody sets them for an agent."""
 _MODE: Final = 0o600
 
