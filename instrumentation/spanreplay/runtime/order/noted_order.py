@@ -40,6 +40,10 @@ ENDED: Final = "_spanreplay_ended"
 """Attribute of a thread whose lane has ended: the agent does nothing more in it."""
 
 
+_AWAITED: Final = (base.Future, threading.Thread)
+"""What an expired wait is for, if somebody can say when it would have ended."""
+
+
 class Clocked(Protocol):
     """The part of a run that notes its ends."""
 
@@ -195,13 +199,15 @@ class NotedOrder:
         except BaseException as exc:
             if has_expired := timed.is_expiry(instance, exc):
                 self._note(name, is_sleep=ATTEMPT in name)
-            self._note_waited(name, since_ns, limit, has_expired=has_expired)
+            if not has_expired or isinstance(instance, _AWAITED):
+                self._note_waited(name, since_ns, limit, has_expired=has_expired)
             raise
         if timed.name == "join" and ENDED in vars(instance):
             threading.Thread.join(instance)  # the lane has ended, and everything observable about it has happened
         if has_expired := timed.has_expired(instance, result):
             self._note(name, is_sleep=ATTEMPT in name)
-        self._note_waited(name, since_ns, limit, has_expired=has_expired)
+        if not has_expired or isinstance(instance, _AWAITED):
+            self._note_waited(name, since_ns, limit, has_expired=has_expired)
         return result
 
     def sleep(self, wrapped: Any, name: str, args: Any, kwargs: Any) -> Any:

@@ -17,7 +17,7 @@ from spanreplay.runtime.order.order import is_later
 __all__ = ["MEMBER", "WAITED_S_MIN", "Wait", "Waited", "describe_change", "read_waited"]
 
 MEMBER: Final = "waited"
-WAITED_MAX: Final = 1_000
+WAITED_MAX: Final = 256
 WAITED_S_MIN: Final = 0.1
 
 
