@@ -10,6 +10,7 @@ from typing import Final
 import httpx
 import pytest
 
+from spanreplay.recording.spool import SpoolCatalog
 from support.provider import Provider
 from support.replaying import TIMEOUT_S, Workplace
 from support.suites import insist_identical
@@ -159,11 +160,17 @@ def test_p2_p4_requests_to_a_program_that_runs_gunicorn_itself_replay_alone(
     alone = tmp_path / "alone"
     alone.mkdir()
     origin = units[0].root.env["unit"]["origin"]
+    file = alone / f"{units[0].run_id}.replay"
+    assert place.run("export", units[0].run_id, "-o", str(file)).returncode == 0
+    away = place.replay(*words, source=str(file), SPANREPLAY_DIR=str(alone))
+    assert away.verdict["verdict"] == "identical", away.stderr
+    catalog = SpoolCatalog(place.path / ".spanreplay")
     for run_id in (units[0].run_id, units[0].root.env["unit"]["process"]):
-        assert place.run("export", run_id, "-o", str(alone / f"{run_id}.replay")).returncode == 0
-    away = place.replay(*words, source=str(alone / f"{units[0].run_id}.replay"), SPANREPLAY_DIR=str(alone))
-    assert away.verdict["verdict"] == "incomplete", away.stderr
-    assert f"the start of its process, run {origin}, is not here" in away.stderr
+        (alone / f"{run_id}.replay").write_bytes(catalog.export(run_id))
+    catalog.close()
+    lost = place.replay(*words, source=str(file), SPANREPLAY_DIR=str(alone))
+    assert lost.verdict["verdict"] == "incomplete", lost.stderr
+    assert f"the start of its process, run {origin}, is not here" in lost.stderr
 
     place.write("main.py", EMBEDDED.replace("{models} {random", "{models}, {random"))
     changed = place.replay(*words, source=units[0].run_id)
