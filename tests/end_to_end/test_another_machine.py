@@ -147,3 +147,31 @@ def test_s62_files_are_made_as_on_the_recorded_machine(production: Workplace, tm
     assert done.status == 0, done.stderr
     assert done.stdout.replace(str(temporary), "/tmp") == recorded.stdout
     assert list(temporary.iterdir()) == []
+
+
+PROGRAM: Final = """
+import subprocess
+from dotenv import load_dotenv
+import openai
+
+load_dotenv()
+print(subprocess.check_output(["echo", "first"], text=True))
+asked = [{"role": "user", "content": "hello"}]
+print(openai.OpenAI().chat.completions.create(model="gpt-4o", messages=asked).choices[0].message.content)
+"""
+
+
+def test_s62_a_program_gets_what_an_env_file_here_sets(production: Workplace, tmp_path: Path) -> None:
+    """Production sets variables, a laptop has a file: the program that the agent starts is given the same or others."""
+    production.write("agent.py", PROGRAM)
+    recorded = production.record("agent.py")
+    laptop = Workplace(tmp_path / "laptop")
+    laptop.path.mkdir()
+    laptop.write(".env", "OPENAI_API_KEY='sk-proj-other-Key-123456'\nOPENAI_BASE_URL=http://mine/v1\nTONE=a pirate\n")
+    done = _replay(production, laptop.path)
+    assert done.status == 0, done.stderr
+    assert done.stdout == recorded.stdout
+    production.write("agent.py", PROGRAM.replace('"first"],', '"first"], env={"A": "1"},'))
+    changed = _replay(production, laptop.path)
+    assert changed.status == 3
+    assert "call 1" in changed.stderr.splitlines()[0]

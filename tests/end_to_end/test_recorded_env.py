@@ -250,21 +250,6 @@ def test_s62_an_env_file_here_wins(server: Workplace, laptop: Workplace) -> None
     assert done.verdict["recorded_env"]["differing"] == [".env"]
 
 
-def test_s62_a_program_gets_what_an_env_file_here_sets(server: Workplace, laptop: Workplace) -> None:
-    """Production sets variables, a laptop has a file: the program that the agent starts is given the same or others."""
-    server.write("agent.py", "from dotenv import load_dotenv\nload_dotenv()\n" + PROGRAM)
-    recorded = server.record("agent.py")
-    source = carry(server, laptop, "agent.py")
-    laptop.write(".env", "OPENAI_API_KEY='sk-proj-other-Key-123456'\nTONE=a pirate\nOPENAI_BASE_URL=http://mine/v1\n")
-    done = laptop.replay("agent.py", source=source)
-    assert done.status == 0, done.stderr
-    assert done.stdout == recorded.stdout
-    laptop.write("agent.py", (laptop.path / "agent.py").read_text().replace("'first'],", "'first'], env={'A': '1'},"))
-    changed = laptop.replay("agent.py", source=source)
-    assert changed.status == 3
-    assert "call 1" in changed.stderr.splitlines()[0]
-
-
 # ── how variables are read ──────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize("source", [SETTINGS, COPY], ids=["pydantic-settings", "copy"])
 def test_s62_names_are_found_where_the_environment_is_copied(server: Workplace, laptop: Workplace, source: str) -> None:

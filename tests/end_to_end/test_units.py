@@ -12,6 +12,7 @@ from typing import Final
 import httpx
 import pytest
 
+from spanreplay.model.call import Recording
 from spanreplay.recording.spool import SpoolCatalog
 from support.otlp_sink import serve as deliver
 from support.ports import free_port
@@ -315,15 +316,21 @@ def test_p2_units_are_delivered_while_their_process_lives(place: Workplace) -> N
         await_true(lambda: len(ended_runs(sink)) == 3)
 
 
-def test_p4_exported_files_replay_where_they_lie_together(
-    provider: Provider, place: Workplace, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    """The unit's file alone is incomplete and names the missing run; with the process's file beside it, it replays."""
+def _record_one(provider: Provider, place: Workplace) -> tuple[Recording, Recording]:
+    """Return the unit of one request and its process; the provider is stopped."""
     with serve(place) as server:
         httpx.get(f"{server.url}/sync/hello", timeout=TIMEOUT_S)
         server.stop()
     provider.stop()
-    (unit,), process = server.units(), server.the_process()
+    (unit,) = server.units()
+    return unit, server.the_process()
+
+
+def test_p4_exported_files_replay_where_they_lie_together(
+    provider: Provider, place: Workplace, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The unit's file alone is incomplete and names the missing run; with the process's file beside it, it replays."""
+    unit, process = _record_one(provider, place)
     elsewhere = Workplace(tmp_path_factory.mktemp("elsewhere"))
     elsewhere.write("app.py", APP)
     catalog = SpoolCatalog(place.path / ".spanreplay")
@@ -340,11 +347,7 @@ def test_s62_p4_one_file_of_a_request_replays_on_a_laptop(
     provider: Provider, place: Workplace, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Under any name, in any folder, without a variable: the file has the start of the process, with what that read."""
-    with serve(place) as server:
-        httpx.get(f"{server.url}/sync/hello", timeout=TIMEOUT_S)
-        server.stop()
-    provider.stop()
-    (unit,), process = server.units(), server.the_process()
+    unit, process = _record_one(provider, place)
     laptop = tmp_path_factory.mktemp("laptop")
     exported = place.run("export", unit.run_id, "-o", str(laptop / "incident.replay"))
     assert f"with the start of its process, {process.run_id}" in exported.stderr

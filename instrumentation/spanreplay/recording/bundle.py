@@ -52,6 +52,8 @@ _SPANS_NAME: Final = "spans.spool"
 _INNER_NAME: Final = "runs/{}.replay"
 _ZIP: Final = b"PK\x03\x04"
 _END_RECORD: Final = struct.Struct("<4s4H2LH")
+_TAIL_BYTES: Final = BUNDLE_DIRECTORY_BYTES_MAX + 65_557
+"""The end of a zip file, which lists its entries."""
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
 _HINT_AGAIN: Final = "get the file again: spanreplay export RUN"
 _HINT_FOREIGN: Final = "a .replay file is written by: spanreplay export RUN"
@@ -225,9 +227,12 @@ def load_inner(path: Path, run_id: str) -> Recording | None:
     Raises: ForeignFile, DamagedRecording, NewerSchema.
     """
     name = _INNER_NAME.format(run_id)
+    size = path.stat().st_size
     with path.open("rb") as stream:
         is_zip = stream.read(len(_ZIP)) == _ZIP
-    if not is_run_id(run_id) or not is_zip or path.stat().st_size > BUNDLE_BYTES_MAX:
+        stream.seek(max(0, size - _TAIL_BYTES))
+        is_listed = name.encode() in stream.read()
+    if not is_run_id(run_id) or not is_zip or not is_listed or size > BUNDLE_BYTES_MAX:
         return None
     data, place = path.read_bytes(), f"{path}:{name}"
     _check_end_record(data, str(path))

@@ -74,7 +74,7 @@ class Replayed:
     def _compare_limit(self, at: int, timeout: float | None) -> None:
         """Note a wait that its limit would end otherwise now."""
         seconds, served = self._waited.get(str(at)), self._crossing.served
-        if seconds is None or served is None:
+        if not isinstance(seconds, (int, float)) or served is None:
             return
         why = describe_change(seconds, timeout, has_expired=at in self._timeouts)
         if why:
