@@ -179,6 +179,18 @@ def test_p12_n2_a_longer_limit_of_a_wait_that_ran_out_is_a_difference(name: str,
     assert "ran out after 0.15 s when recorded, and would last 5 s now" in longer.stderr
 
 
+@pytest.mark.parametrize("name", [*WAITS, "join"])
+def test_p12_n2_a_longer_limit_that_would_run_out_too_is_none(name: str, tmp_path: Path) -> None:
+    """The job took a second longer than the wait for it; half of that changes nothing."""
+    place = Workplace(tmp_path, {"SPANREPLAY_LEVEL": "full"})
+    longer = _of(name, 0.15).replace("wait(0.6)", "wait(1.2)")
+    place.write("agent.py", longer)
+    place.record("agent.py")
+    place.write("agent.py", longer.replace("0.15", "0.5"))
+    replayed = place.replay("agent.py")
+    assert replayed.verdict["verdict"] == "identical", replayed.stderr
+
+
 ASYNC: Final = {
     "program": """
     program = await asyncio.create_subprocess_exec(*SLOW, stdout=-1)
